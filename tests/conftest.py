@@ -1,0 +1,34 @@
+"""Test-wide rules: every module names exactly one category; hypothesis is reproducible."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+CATEGORIES = {
+    "unit",
+    "property",
+    "contract",
+    "conformance",
+    "integration",
+    "browser",
+    "gpu",
+    "slow",
+}
+
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("nightly", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        found = CATEGORIES.intersection(mark.name for mark in item.iter_markers())
+        if len(found) != 1:
+            raise pytest.UsageError(f"{item.nodeid}: exactly one category marker, found {found}")

@@ -52,11 +52,7 @@ class DropReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSpec:
-    """What a stream asks of the engine when it opens its lane.
-
-    ``options`` is JSON for the pipeline (for example ``{"annotate": true}``); the engine passes
-    it to the worker with every item and never reads it.
-    """
+    """What a stream asks of the engine when it opens its lane."""
 
     model: str
     policy: Policy = Policy.LATEST
@@ -64,7 +60,6 @@ class LaneSpec:
     weight: float = 1.0
     priority: Priority = Priority.STANDARD
     version: str | None = None
-    options: bytes = b""
 
     def __post_init__(self) -> None:
         if self.capacity < 1:
@@ -78,12 +73,14 @@ class Item:
     """One unit of work. ``payload`` must stay unchanged until the item is answered.
 
     Times are seconds on the event loop's clock (monotonic). ``meta`` is JSON that describes the
-    payload (tensor names, dtypes and shapes); empty for encoded pictures.
+    payload (tensor names, dtypes and shapes); empty for encoded pictures. ``options`` is JSON for
+    the pipeline (for example ``{"annotate": "boxes"}``), which the engine never reads.
     """
 
     id: int
     payload: bytes | memoryview
     meta: bytes = b""
+    options: bytes = b""
     deadline: float | None = None
 
 

@@ -23,6 +23,7 @@ class ModelConfig:
     threads: int = 0
     prepare_threads: int = 1
     start_timeout_s: float = 120.0
+    stall_timeout_s: float = 60.0  # a worker that holds a batch and says nothing is restarted
     max_item_bytes: int = 8 * 1024 * 1024
     slab_bytes: int = 64 * 1024 * 1024
     max_output_bytes: int = 16 * 1024 * 1024
@@ -35,8 +36,9 @@ class ModelConfig:
         _at_least(self, 0, "batch_timeout_millis", "prefetch_count", "threads")
         if not self.execution_providers:
             raise ValueError("execution_providers must name at least one provider")
-        if self.start_timeout_s <= 0 or self.restart_window_s <= 0:
-            raise ValueError("start_timeout_s and restart_window_s must be > 0")
+        for name in ("start_timeout_s", "stall_timeout_s", "restart_window_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
         if self.slab_bytes < self.max_item_bytes:
             raise ValueError(
                 f"slab_bytes ({self.slab_bytes}) must be >= max_item_bytes ({self.max_item_bytes})"

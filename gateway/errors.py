@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
+from msgspec import UNSET
+
 from engine.errors import EngineError, InternalError
-from gateway.wire.messages import Problem
+from gateway.wire.messages import ErrorMessage, Problem
 
 
 class CloseCode(IntEnum):
@@ -124,6 +126,15 @@ def problem_body(error: RequestProblem, *, instance: str = "") -> Problem:
         status=error.kind.status,
         detail=error.detail,
         instance=instance,
+    )
+
+
+def error_message(error: RequestProblem) -> ErrorMessage:
+    """A refusal that concerns the whole connection, as a control message."""
+    return ErrorMessage(
+        problem=problem_body(error),
+        retryable=error.kind.retryable,
+        retry_after_ms=UNSET if error.retry_after_ms is None else error.retry_after_ms,
     )
 
 

@@ -104,7 +104,9 @@ class GatewayProcess:
             except (urllib.error.URLError, OSError):
                 pass  # not listening or not warm yet
             time.sleep(0.1)
-        raise RuntimeError("the gateway did not become ready:\n" + self.log_path.read_text()[-4000:])
+        raise RuntimeError(
+            "the gateway did not become ready:\n" + self.log_path.read_text()[-4000:]
+        )
 
 
 def free_port() -> int:

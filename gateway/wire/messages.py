@@ -7,15 +7,24 @@ Optional fields that are unset stay off the wire. JSON that workers produced tra
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 SUBPROTOCOL = "clawstream.v1"
 MAX_SEQ = 2**53 - 1
 MAX_STREAM = 2**32 - 1
 MAX_TEXT_BYTES = 64 * 1024
 PIECE_BYTES = 128 * 1024
+
+# Checked while decoding; MAX_SEQ keeps every integer exact in JavaScript.
+StreamId = Annotated[int, Meta(ge=0, le=MAX_STREAM)]
+Seq = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+Count = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+LastSeq = Annotated[int, Meta(ge=-1, le=MAX_SEQ)]  # -1: nothing yet
+PositiveFloat = Annotated[float, Meta(gt=0)]
+PromptId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class StreamKind(Enum):
@@ -45,8 +54,8 @@ class Ping(_Message, frozen=True, tag="ping"):
 class ResumeStream(msgspec.Struct, frozen=True, kw_only=True):
     """Where a resuming client stands on one stream."""
 
-    stream: int
-    last_seq: int
+    stream: StreamId
+    last_seq: LastSeq
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +78,10 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     codec: str | None = None  # jpeg | png | webp; None: whatever the picture says it is
     policy: str = "latest"
-    deadline_ms: float | None = None
-    max_fps: float | None = None
+    deadline_ms: PositiveFloat | None = None
+    max_fps: PositiveFloat | None = None
     priority: str = "standard"
-    weight: float = 1.0
+    weight: PositiveFloat = 1.0
     pace: str | None = None
     annotate: str | None = None
     version: str | None = None
@@ -81,7 +90,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Open(_Message, frozen=True, tag="open"):
     """Starts a stream; ``stream`` rises strictly within a session."""
 
-    stream: int
+    stream: StreamId
     model: str
     kind: StreamKind = StreamKind.FRAMES
     options: StreamOptions = StreamOptions()
@@ -90,42 +99,42 @@ class Open(_Message, frozen=True, tag="open"):
 class Prompt(_Message, frozen=True, tag="prompt"):
     """One prompt on a ``tokens`` stream."""
 
-    stream: int
-    id: str
+    stream: StreamId
+    id: PromptId
     messages: msgspec.Raw | UnsetType = UNSET
     prompt: str | UnsetType = UNSET
     sampling: msgspec.Raw | UnsetType = UNSET
     pace: str | UnsetType = UNSET
     priority: str | UnsetType = UNSET
-    deadline_ms: float | UnsetType = UNSET
+    deadline_ms: PositiveFloat | UnsetType = UNSET
 
 
 class Ack(_Message, frozen=True, tag="ack"):
     """The client has processed everything up to ``seq`` on this stream."""
 
-    stream: int
-    seq: int
-    rendered_seq: int | UnsetType = UNSET
+    stream: StreamId
+    seq: Seq
+    rendered_seq: Seq | UnsetType = UNSET
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
     """Withdraws one frame (``seq``) or prompt (``id``)."""
 
-    stream: int
-    seq: int | UnsetType = UNSET
-    id: str | UnsetType = UNSET
+    stream: StreamId
+    seq: Seq | UnsetType = UNSET
+    id: PromptId | UnsetType = UNSET
 
 
 class EndInput(_Message, frozen=True, tag="end"):
     """No more input: finish what is accepted, then ``closed``."""
 
-    stream: int
+    stream: StreamId
 
 
 class Close(_Message, frozen=True, tag="close"):
     """Stop the stream now."""
 
-    stream: int
+    stream: StreamId
 
 
 class ClientPong(_Message, frozen=True, tag="pong"):
@@ -143,23 +152,23 @@ ClientMessage = Hello | Open | Prompt | Ack | Cancel | EndInput | Close | Ping |
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits announced in ``welcome``."""
 
-    max_message_bytes: int
-    max_frame_bytes: int
-    max_streams: int
-    max_width: int
-    max_height: int
-    max_pixels: int
-    max_prompts: int
+    max_message_bytes: Count
+    max_frame_bytes: Count
+    max_streams: Count
+    max_width: Count
+    max_height: Count
+    max_pixels: Count
+    max_prompts: Count
     ack_deadline_s: float
 
 
 class ResumedStream(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one stream of a resumed session."""
 
-    stream: int
+    stream: StreamId
     recovered: bool
-    next_seq: int
-    received_seq: int
+    next_seq: Seq
+    received_seq: LastSeq
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
@@ -171,73 +180,73 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     resume_window_s: float
     limits: Limits
     models: list[str]
-    now_us: int
+    now_us: Count
     resumed: list[ResumedStream] | UnsetType = UNSET
 
 
 class CreditGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Cumulative since ``open``: how much the client may have sent in all."""
 
-    max_frames: int
-    max_bytes: int
+    max_frames: Count
+    max_bytes: Count
 
 
 class Opened(_Message, frozen=True, tag="opened"):
     """The stream exists; ``credit`` is its first grant."""
 
-    stream: int
+    stream: StreamId
     credit: CreditGrant
 
 
 class Credit(_Message, frozen=True, tag="credit"):
     """Raises the stream's cumulative limits."""
 
-    stream: int
-    max_frames: int
-    max_bytes: int
+    stream: StreamId
+    max_frames: Count
+    max_bytes: Count
 
 
 class Hint(_Message, frozen=True, tag="hint"):
     """Asks the client to send less, or allows more again."""
 
-    stream: int
-    max_fps: float | UnsetType = UNSET
-    max_width: int | UnsetType = UNSET
+    stream: StreamId
+    max_fps: PositiveFloat | UnsetType = UNSET
+    max_width: Count | UnsetType = UNSET
     quality: float | UnsetType = UNSET
 
 
 class NeedKey(_Message, frozen=True, tag="need_key"):
     """The decoder needs a key frame."""
 
-    stream: int
+    stream: StreamId
 
 
 class ResultTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Where the frame spent its time, microseconds; ``received_us`` is on the server's clock."""
 
-    received_us: int
-    queue: int = 0
-    batch: int = 0
-    prepare: int = 0
-    run: int = 0
-    interpret: int = 0
-    order: int = 0
-    pace: int = 0
+    received_us: Count
+    queue: Count = 0
+    batch: Count = 0
+    prepare: Count = 0
+    run: Count = 0
+    interpret: Count = 0
+    order: Count = 0
+    pace: Count = 0
 
 
 class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """Names one binary message that was sent before this result: ``kind`` is its type number."""
 
     kind: int
-    bytes: int
+    bytes: Count
 
 
 class ResultMessage(_Message, frozen=True, tag="result"):
     """Answer to one frame."""
 
-    stream: int
-    seq: int
-    t_us: int
+    stream: StreamId
+    seq: Seq
+    t_us: Count
     model: str
     version: str
     data: msgspec.Raw
@@ -248,19 +257,19 @@ class ResultMessage(_Message, frozen=True, tag="result"):
 class Drop(_Message, frozen=True, tag="drop"):
     """``count`` received frames in ``first..last`` (wire: from, to) were given up."""
 
-    stream: int
+    stream: StreamId
     reason: str
-    first: int = msgspec.field(name="from")
-    last: int = msgspec.field(name="to")
-    count: int
+    first: Seq = msgspec.field(name="from")
+    last: Seq = msgspec.field(name="to")
+    count: Count
 
 
 class Token(_Message, frozen=True, tag="token"):
     """New text of one prompt."""
 
-    stream: int
-    id: str
-    seq: int
+    stream: StreamId
+    id: PromptId
+    seq: Seq
     text: str
     pace: float | UnsetType = UNSET
 
@@ -268,9 +277,9 @@ class Token(_Message, frozen=True, tag="token"):
 class EndOutput(_Message, frozen=True, tag="end"):
     """One prompt is finished."""
 
-    stream: int
-    id: str
-    seq: int
+    stream: StreamId
+    id: PromptId
+    seq: Seq
     finish_reason: str
     usage: msgspec.Raw | UnsetType = UNSET
 
@@ -278,12 +287,12 @@ class EndOutput(_Message, frozen=True, tag="end"):
 class Closed(_Message, frozen=True, tag="closed"):
     """The stream is over; ``accepted = results + dropped + errors + cancelled``."""
 
-    stream: int
-    accepted: int
-    results: int
-    dropped: int
-    errors: int
-    cancelled: int
+    stream: StreamId
+    accepted: Count
+    results: Count
+    dropped: Count
+    errors: Count
+    cancelled: Count
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -301,23 +310,23 @@ class ErrorMessage(_Message, frozen=True, tag="error"):
 
     problem: Problem
     retryable: bool
-    retry_after_ms: int | UnsetType = UNSET
-    stream: int | UnsetType = UNSET
-    seq: int | UnsetType = UNSET
-    id: str | UnsetType = UNSET
+    retry_after_ms: Count | UnsetType = UNSET
+    stream: StreamId | UnsetType = UNSET
+    seq: Seq | UnsetType = UNSET
+    id: PromptId | UnsetType = UNSET
 
 
 class GoAway(_Message, frozen=True, tag="goaway"):
     """The server will close within ``deadline_ms``: finish, then reconnect elsewhere."""
 
-    deadline_ms: int
+    deadline_ms: Count
 
 
 class ServerPong(_Message, frozen=True, tag="pong"):
     """Answer to the client's ping, with the server's clock."""
 
     t: float
-    now_us: int
+    now_us: Count
 
 
 ServerMessage = (

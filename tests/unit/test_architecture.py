@@ -51,7 +51,7 @@ PURE = (
 IMPURE_MODULES = {"asyncio", "threading", "time", "logging", "socket", "os"}
 # Third-party module -> the only places that may import it.
 FENCED = {
-    "onnxruntime": ("engine.onnx",),
+    "onnxruntime": ("engine.onnx", "loadtest"),
     "onnx": ("engine.models.importers",),
     "torch": ("engine.llm",),
     "cv2": ("pipelines", "gateway.client.sources", "gateway.commands", "loadtest"),

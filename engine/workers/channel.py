@@ -1,0 +1,142 @@
+"""The control socket: msgpack messages, each after its length, over a Unix socket pair.
+
+The host's end lives on the event loop, the worker's end blocks. Both refuse a message over their
+limit, so neither ever buffers more than one message and one read. Downwards at most
+``1 + prefetch_count`` batches are outstanding and a batch is a few dozen bytes per item, so the
+host's send buffer is bounded by what it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import msgspec
+
+from engine.workers.messages import Down, Up
+
+logger = logging.getLogger(__name__)
+
+LENGTH = struct.Struct("<I")
+MAX_DOWN_BYTES = 4 * 1024 * 1024  # Start carries the manifest, with its labels
+UP_OVERHEAD_BYTES = 64 * 1024  # beyond max_output_bytes: keys, timings, a start failure's text
+
+
+class ChannelError(Exception):
+    """The peer sent something that is not a message, or one that is too large."""
+
+
+def encode_message(message: Down | Up, limit: int) -> bytes:
+    """Length and body; raises ``ChannelError`` when the body is over ``limit`` bytes."""
+    body = msgspec.msgpack.encode(message)
+    if len(body) > limit:
+        raise ChannelError(f"a message of {len(body)} bytes is over the limit of {limit}")
+    return LENGTH.pack(len(body)) + body
+
+
+class MessageBuffer:
+    """Cuts a byte stream into message bodies; holds at most one incomplete message (pure)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add ``data`` and yield each complete body; raises ``ChannelError`` on an oversized one.
+
+        The iterator must be exhausted before the next call.
+        """
+        self._buffer += data
+        while len(self._buffer) >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._buffer)
+            if size > self._limit:
+                raise ChannelError(f"a message of {size} bytes is over the limit of {self._limit}")
+            end = LENGTH.size + size
+            if len(self._buffer) < end:
+                return
+            with memoryview(self._buffer) as view:
+                body = bytes(view[LENGTH.size : end])
+            del self._buffer[:end]
+            yield body
+
+
+class HostChannel(asyncio.Protocol):
+    """The host's end. ``on_message`` runs on the loop for each message, in order.
+
+    A malformed message closes the channel; ``closed`` is resolved, with the reason or "", once
+    nothing more will arrive.
+    """
+
+    def __init__(self, on_message: Callable[[Up], None], max_message_bytes: int) -> None:
+        self._on_message = on_message
+        self._buffer = MessageBuffer(max_message_bytes)
+        self._decoder = msgspec.msgpack.Decoder(Up)
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def send(self, message: Down) -> None:
+        """Hand over one message; lost without a trace when the worker is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_message(message, MAX_DOWN_BYTES))
+
+    def close(self) -> None:
+        """Close at once, unsent bytes included; idempotent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._buffer.feed(data):
+                self._on_message(self._decoder.decode(body))
+        except (ChannelError, msgspec.MsgspecError) as error:
+            self._reason = f"sent a malformed message: {error}"
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(self._reason)
+
+
+class WorkerChannel:
+    """The worker's end: one thread receives, one thread at a time sends; both block."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._decoder = msgspec.msgpack.Decoder(Down)
+
+    def receive(self) -> Down | None:
+        """The next message; None when the host is gone."""
+        head = self._receive_exactly(LENGTH.size)
+        if head is None:
+            return None
+        (size,) = LENGTH.unpack(head)
+        if size > MAX_DOWN_BYTES:
+            raise ChannelError(f"a message of {size} bytes is over the limit of {MAX_DOWN_BYTES}")
+        body = self._receive_exactly(size)
+        return None if body is None else cast(Down, self._decoder.decode(body))
+
+    def send(self, encoded: bytes) -> None:
+        """Send the bytes of ``encode_message``; raises ``OSError`` when the host is gone."""
+        self._socket.sendall(encoded)
+
+    def _receive_exactly(self, size: int) -> bytearray | None:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        received = 0
+        while received < size:
+            try:
+                count = self._socket.recv_into(view[received:])
+            except ConnectionError:
+                return None
+            if count == 0:
+                return None
+            received += count
+        return buffer

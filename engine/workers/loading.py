@@ -1,0 +1,94 @@
+"""Loading a model inside a worker: import the pipeline, build it, warm it up, time it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from typing import Protocol, cast
+
+from engine.errors import StartupError
+from engine.manifest import Manifest
+from engine.pipeline import OnnxSession, Pipeline, Resources
+
+WARM_UP_BUDGET_S = 20.0
+WARM_UP_REPEATS = 3
+
+
+class PipelineFactory(Protocol):
+    """What a pipeline's name stands for."""
+
+    def __call__(self, manifest: Manifest, resources: Resources) -> Pipeline: ...
+
+
+class WorkerResources:
+    """Opens sessions with the worker's providers and threads, and remembers what they run on."""
+
+    def __init__(self, execution_providers: tuple[str, ...], threads: int) -> None:
+        self._execution_providers = execution_providers
+        self._threads = threads
+        self._sessions: list[OnnxSession] = []
+
+    def open_session(self, path: Path) -> OnnxSession:
+        # Imported here: only a pipeline that opens a network needs ONNX Runtime.
+        from engine.onnx.session import open_session
+
+        session = open_session(path, self._execution_providers, self._threads)
+        self._sessions.append(session)
+        return session
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Execution providers in use by any session, in order of first use."""
+        return tuple(dict.fromkeys(name for each in self._sessions for name in each.providers))
+
+
+def import_factory(name: str) -> PipelineFactory:
+    """Import ``module:factory``; raises ``StartupError`` naming what is missing."""
+    module_name, separator, attribute = name.partition(":")
+    if not (module_name and separator and attribute):
+        raise StartupError(f"pipeline {name!r} must be written as module:factory")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            f"pipeline {name!r} cannot be imported: {error}; install the missing package "
+            "or put its folder on PYTHONPATH"
+        ) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise StartupError(f"pipeline {name!r}: {module_name} has no callable {attribute!r}")
+    return cast(PipelineFactory, factory)
+
+
+def warm_up_sizes(max_batch_size: int) -> list[int]:
+    """1, 2, 4, … and ``max_batch_size`` itself."""
+    sizes = [1 << power for power in range(max_batch_size.bit_length())]
+    return sizes if sizes[-1] == max_batch_size else [*sizes, max_batch_size]
+
+
+def warm_up(
+    pipeline: Pipeline, max_batch_size: int, budget_s: float = WARM_UP_BUDGET_S
+) -> dict[int, float]:
+    """Seconds per run and batch size: the fastest of a few, after one that is not counted.
+
+    Sizes that would not fit into ``budget_s`` are left out, except size 1.
+    """
+    began = time.monotonic()
+    fastest: dict[int, float] = {}
+    for size in warm_up_sizes(max_batch_size):
+        first = _timed(pipeline, size)
+        for _ in range(WARM_UP_REPEATS):
+            fastest[size] = min(fastest.get(size, first), _timed(pipeline, size))
+            if time.monotonic() - began > budget_s / 2:
+                break
+        # The next size takes about twice as long, once uncounted and once counted.
+        if time.monotonic() - began + 4 * fastest[size] > budget_s:
+            break
+    return fastest
+
+
+def _timed(pipeline: Pipeline, size: int) -> float:
+    began = time.monotonic()
+    pipeline.warm_up(size)
+    return time.monotonic() - began

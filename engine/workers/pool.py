@@ -1,0 +1,282 @@
+"""The workers of one model: an :class:`engine.batching.executor.Executor` over N processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.batching.executor import ExecutorEvents, Work
+from engine.config import ModelConfig
+from engine.errors import InternalError, InvalidInput, StartupError
+from engine.manifest import Manifest
+from engine.types import Failed, Result, Timing
+from engine.workers.child import Launch
+from engine.workers.host import HostState, WorkerHost
+from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, Ready, Start, Task
+from engine.workers.quota import available_cores, threads_per_worker
+from engine.workers.slab import Extent, Slab, Span, extent_bytes
+
+logger = logging.getLogger(__name__)
+
+MAX_META_BYTES = 64 * 1024  # meta and options of one item together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatistics:
+    """Snapshot of the workers; ``reason`` says why ``ready`` is false."""
+
+    ready: bool
+    reason: str
+    workers_alive: int  # ready to serve
+    workers_wanted: int
+    restarts: int
+    rss_bytes: tuple[int, ...] = field(default=())
+    providers: tuple[str, ...] = ()
+    slab_used_bytes: int = 0
+
+
+class WorkerPool:
+    """A fixed number of worker processes and the slab that feeds them.
+
+    Runs on the event loop that ``start`` runs on; that thread must outlive the pool, because the
+    workers die with it. Bounds: ``workers * (1 + prefetch_count)`` batches, the slab's bytes.
+    ``threads`` is intra-op threads per worker, 0 = an equal share of the container's cores.
+    """
+
+    def __init__(
+        self, manifest: Manifest, config: ModelConfig, threads: int, events: ExecutorEvents
+    ) -> None:
+        self._manifest = manifest
+        self._config = config
+        self._threads = threads
+        self._events = events
+        self._hosts: tuple[WorkerHost, ...] = ()
+        self._slab: Slab | None = None
+        self._slots: dict[int, tuple[Extent, Span]] = {}  # key: where it lies
+        self._warmup_run_s: dict[int, float] = {}
+        self._providers: tuple[str, ...] = ()
+        self._is_short = False  # the last dispatch found the slab full
+        self._is_closed = False
+
+    @property
+    def free_slots(self) -> int:
+        return sum(host.free_slots for host in self._hosts)
+
+    @property
+    def idle_workers(self) -> int:
+        return sum(host.is_idle for host in self._hosts)
+
+    @property
+    def warmup_run_s(self) -> dict[int, float]:
+        return self._warmup_run_s
+
+    async def start(self) -> None:
+        """Start all workers and wait until every one is ready.
+
+        Raises:
+            StartupError: a worker could not load, or the slab does not fit into memory;
+                everything is cleaned up.
+            Unavailable: closed meanwhile.
+        """
+        self._slab = self._open_slab()
+        launch = Launch(start=self._start_message(), slab_fd=self._slab.fd)
+        self._hosts = tuple(
+            WorkerHost(index, launch, self._config, self) for index in range(self._config.workers)
+        )
+        name = self._manifest.name
+        starts = [asyncio.create_task(host.start(), name=f"start-{name}") for host in self._hosts]
+        try:
+            await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
+            for start in starts:
+                if start.done():
+                    start.result()
+        except BaseException:
+            await self.aclose(asyncio.get_running_loop().time())
+            raise
+        finally:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+
+    def dispatch(self, batch: Sequence[Work], *, alone: bool = False) -> int:
+        """See :class:`engine.batching.executor.Executor`.
+
+        An item that is too large is taken and answered with ``InvalidInput`` from the loop.
+        """
+        host = self._choose_host(alone)
+        if host is None:
+            return 0
+        tasks: list[Task] = []
+        taken = 0
+        for work in batch[: self._config.max_batch_size]:
+            refusal = self._check_size(work)
+            if refusal is not None:
+                self._refuse(work.key, refusal)
+            else:
+                span = self._place(work)
+                if span is None:
+                    break
+                tasks.append(Task(work.key, span))
+            taken += 1
+        if tasks:
+            host.dispatch(tasks, alone=alone)
+        return taken
+
+    def release(self, key: int) -> None:
+        """Free a lost item's slab extent; unknown keys are ignored."""
+        slot = self._slots.pop(key, None)
+        if slot is not None and self._slab is not None:
+            self._slab.release(slot[0])
+            if self._is_short:
+                self._is_short = False
+                self._events.on_room()
+
+    def statistics(self) -> PoolStatistics:
+        """Cheap snapshot: one small read from /proc per worker."""
+        alive = [host for host in self._hosts if host.state is HostState.READY]
+        reasons = [f"worker {host.index}: {host.reason}" for host in self._hosts if host.reason]
+        return PoolStatistics(
+            ready=bool(alive),
+            reason="" if alive else "; ".join(reasons) or "not started",
+            workers_alive=len(alive),
+            workers_wanted=self._config.workers,
+            restarts=sum(host.restarts for host in self._hosts),
+            rss_bytes=tuple(host.rss_bytes() for host in alive),
+            providers=self._providers,
+            slab_used_bytes=self._slab.used_bytes if self._slab is not None else 0,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that slab extents and known items agree."""
+        if self._slab is not None:
+            self._slab.check_integrity()
+            used = sum(extent.size for extent, _ in self._slots.values())
+            assert used == self._slab.used_bytes, f"{used} != {self._slab.used_bytes}"
+
+    async def aclose(self, deadline: float) -> None:
+        """Finish what the workers hold until ``deadline`` (loop time), then stop and reap them.
+
+        What is still unanswered then is reported lost. Idempotent.
+        """
+        self._is_closed = True
+        closing = [asyncio.create_task(host.aclose(deadline)) for host in self._hosts]
+        if closing:
+            await asyncio.wait(closing)
+            for task in closing:
+                task.result()
+        if self._slab is not None:
+            self._slots.clear()
+            self._slab.close()
+            self._slab = None
+
+    # from the hosts
+
+    def on_ready(self, ready: Ready) -> None:
+        self._warmup_run_s = ready.warmup_run_s
+        self._providers = ready.providers
+        self.on_room()
+
+    def on_room(self) -> None:
+        if not self._is_closed and self.free_slots > 0:
+            self._is_short = False
+            self._events.on_room()
+
+    def on_batch_ran(self, ran: BatchRan) -> None:
+        if ran.size > 0:
+            self._events.on_batch(ran.size, ran.run_us / 1e6)
+
+    def on_item(self, answer: ItemDone | ItemFailed, dispatched_us: int) -> None:
+        self.release(answer.key)
+        if isinstance(answer, ItemDone):
+            self._events.on_done(answer.key, self._result(answer, dispatched_us))
+        elif answer.fault is Fault.INVALID_INPUT:
+            self._events.on_done(answer.key, Failed(InvalidInput(answer.detail)))
+        else:
+            self._events.on_done(answer.key, Failed(InternalError(answer.detail)))
+
+    def on_death(self, keys: Sequence[int], reason: str) -> None:
+        if keys:
+            self._events.on_lost(keys, reason)
+        gone = (HostState.OPEN, HostState.PROBING, HostState.CLOSED)
+        if not self._is_closed and all(host.state in gone for host in self._hosts):
+            self._events.on_unavailable(self.statistics().reason)
+
+    # helpers
+
+    def _open_slab(self) -> Slab:
+        # One item of the largest size always fits when nothing else is held.
+        largest = extent_bytes(self._config.max_item_bytes + MAX_META_BYTES)
+        size = max(self._config.slab_bytes, largest)
+        try:
+            return Slab(size)
+        except OSError as error:
+            raise StartupError(
+                f"model {self._manifest.name}: no {size} bytes of shared memory for its items "
+                f"({error.strerror}); lower slab_bytes or free memory"
+            ) from error
+
+    def _start_message(self) -> Start:
+        config = self._config
+        threads = self._threads or config.threads
+        return Start(
+            manifest=self._manifest,
+            execution_providers=config.execution_providers,
+            threads=threads_per_worker(threads, config.workers, available_cores()),
+            prepare_threads=config.prepare_threads,
+            max_batch_size=config.max_batch_size,
+            prefetch_count=config.prefetch_count,
+            max_output_bytes=config.max_output_bytes,
+            log_level=logger.getEffectiveLevel(),
+        )
+
+    def _choose_host(self, alone: bool) -> WorkerHost | None:
+        """The least loaded worker with room; an idle one for a suspect."""
+        if alone:
+            return next((host for host in self._hosts if host.is_idle), None)
+        open_hosts = [host for host in self._hosts if host.free_slots > 0]
+        return min(open_hosts, key=lambda host: host.load, default=None)
+
+    def _check_size(self, work: Work) -> InvalidInput | None:
+        size, limit = len(work.payload), self._config.max_item_bytes
+        if size > limit:
+            return InvalidInput(f"the payload has {size} bytes, max_item_bytes is {limit}")
+        size = len(work.meta) + len(work.options)
+        if size > MAX_META_BYTES:
+            return InvalidInput(
+                f"meta and options have {size} bytes, the limit is {MAX_META_BYTES}"
+            )
+        return None
+
+    def _refuse(self, key: int, error: InvalidInput) -> None:
+        self.release(key)
+        # Later, because the caller is inside dispatch and its books are not written yet.
+        asyncio.get_running_loop().call_soon(self._events.on_done, key, Failed(error))
+
+    def _place(self, work: Work) -> Span | None:
+        """Copy an item into the slab, unless its extent is still there from a lost attempt."""
+        assert self._slab is not None
+        if work.key not in self._slots:
+            slot = self._slab.try_write(work.payload, work.meta, work.options)
+            if slot is None:
+                self._is_short = True
+                return None
+            self._slots[work.key] = slot
+        return self._slots[work.key][1]
+
+    def _result(self, done: ItemDone, dispatched_us: int) -> Result:
+        timing = Timing(
+            batch=max(0, done.began_us - dispatched_us),
+            prepare=done.prepare_us,
+            run=done.run_us,
+            interpret=done.interpret_us,
+        )
+        return Result(
+            data=done.data,
+            model=self._manifest.name,
+            version=self._manifest.version,
+            attachments=done.attachments,
+            timing=timing,
+            batch_size=done.batch_size,
+        )

@@ -1,0 +1,131 @@
+"""A worker process: ``python -m engine.workers.process``, started by ``engine.workers.child``.
+
+It dies with its host: the kernel kills it when the host's thread ends (``PR_SET_PDEATHSIG``), and
+the end of the control socket ends it too. Exit codes: 0 asked to finish, 3 the model could not be
+loaded (the reason went up the socket), 70 a fault in a stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+
+import msgspec
+
+from engine.errors import EngineError
+from engine.workers.channel import (
+    UP_OVERHEAD_BYTES,
+    ChannelError,
+    WorkerChannel,
+    encode_message,
+)
+from engine.workers.loading import WorkerResources, import_factory, warm_up
+from engine.workers.messages import Finish, Ready, RunBatch, Start, StartFailed
+from engine.workers.slab import SlabReader
+from engine.workers.stages import EXIT_FAULT, Stages, guarded
+
+logger = logging.getLogger(__name__)
+
+EXIT_START_FAILED = 3
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# The interpreter's default of 5 ms lets a thread in pure Python hold up the run stage for as long.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    die_with(arguments.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's; it decides
+    faulthandler.enable()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    for fd in (arguments.control_fd, arguments.slab_fd):
+        os.set_inheritable(fd, False)
+    channel = WorkerChannel(arguments.control_fd)
+    start = channel.receive()
+    if not isinstance(start, Start):
+        sys.exit(0)  # the host left before it said anything
+    configure_logging(start, arguments.worker)
+    stages = load(start, channel, SlabReader(arguments.slab_fd))
+    threading.Thread(
+        target=read_forever, args=(channel, stages), name="reader", daemon=True
+    ).start()
+    guarded(stages.run)()
+    # Not sys.exit: native libraries that are torn down at exit have been seen to hang and crash.
+    os._exit(0)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="for people who look at the process list")
+    parser.add_argument("--worker", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--slab-fd", type=int, required=True)
+    return parser.parse_args()
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; exit if it is dead already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def configure_logging(start: Start, worker: int) -> None:
+    name = f"{start.manifest.name}/{worker} pid {os.getpid()}"
+    logging.basicConfig(
+        level=start.log_level,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s worker {name} %(name)s: %(message)s",
+    )
+
+
+def load(start: Start, channel: WorkerChannel, slab: SlabReader) -> Stages:
+    """Build and warm the pipeline and say so; a failure is told, then ends the process."""
+    resources = WorkerResources(start.execution_providers, start.threads)
+    try:
+        pipeline = import_factory(start.manifest.pipeline)(start.manifest, resources)
+        warmup_run_s = warm_up(pipeline, start.max_batch_size)
+    except Exception as error:
+        if isinstance(error, EngineError):
+            detail = error.detail
+        else:
+            logger.error("the model could not be loaded", exc_info=True)
+            detail = f"{type(error).__name__}: {error}"
+        channel.send(encode_message(StartFailed(detail[:4096]), UP_OVERHEAD_BYTES))
+        os._exit(EXIT_START_FAILED)
+    stages = Stages(
+        pipeline,
+        slab,
+        channel.send,
+        max_batch_size=start.max_batch_size,
+        prefetch_count=start.prefetch_count,
+        prepare_threads=start.prepare_threads,
+        max_output_bytes=start.max_output_bytes,
+    )
+    channel.send(encode_message(Ready(resources.providers, warmup_run_s), UP_OVERHEAD_BYTES))
+    return stages
+
+
+def read_forever(channel: WorkerChannel, stages: Stages) -> None:
+    """The reader thread: batches in; the end of the socket ends the process at once."""
+    try:
+        while (message := channel.receive()) is not None:
+            if isinstance(message, RunBatch):
+                stages.submit(message)
+            elif isinstance(message, Finish):
+                stages.finish()
+    except (ChannelError, msgspec.MsgspecError):
+        logger.critical("the host sent a malformed message", exc_info=True)
+        os._exit(EXIT_FAULT)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

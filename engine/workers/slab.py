@@ -1,0 +1,195 @@
+"""Shared memory between the host and its workers: one anonymous file, divided into extents.
+
+The host owns the allocation; workers map the file read-only and learn from a message where an
+item lies. An extent is ``[header | payload | meta | options]``; the header is its generation
+number. A reader compares it before and after use, so that bytes which were overwritten meanwhile
+are noticed and never mistaken for the item's own.
+
+Why not ``multiprocessing.shared_memory``: its resource tracker unlinks the segment when any
+process of the tree dies, and names stay behind after a kill. A memory file has no name, goes with
+its last descriptor, and ``posix_fallocate`` fails here and now when memory is short, where a
+sparse segment would raise SIGBUS at the first touch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+ALIGNMENT = 64  # bytes; a cache line
+HEADER = struct.Struct("<Q")  # generation; padded to ALIGNMENT so that payloads are aligned
+HEADER_BYTES = ALIGNMENT
+NO_GENERATION = 0
+
+
+class Extent(NamedTuple):
+    """A reserved range; ``generation`` tells its users apart from later users of the range."""
+
+    offset: int
+    size: int
+    generation: int
+
+
+class Span(NamedTuple):
+    """Where one item's three parts lie, and under which generation they are valid."""
+
+    offset: int
+    generation: int
+    payload_bytes: int
+    meta_bytes: int
+    options_bytes: int
+
+
+def extent_bytes(content_bytes: int) -> int:
+    """Size of the extent that holds so much content, header and padding included."""
+    return HEADER_BYTES + -(-content_bytes // ALIGNMENT) * ALIGNMENT
+
+
+class ExtentAllocator:
+    """First-fit allocation over ``capacity`` bytes; neighbours in the free list are merged.
+
+    First fit keeps reusing the low addresses, so pages that were never needed are never touched.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._free: list[tuple[int, int]] = [(0, capacity)] if capacity else []  # offset, size
+        self._used: dict[int, Extent] = {}
+        self._generation = NO_GENERATION
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(extent.size for extent in self._used.values())
+
+    def try_reserve(self, size: int) -> Extent | None:
+        """The lowest free range of ``size`` bytes (a multiple of ``ALIGNMENT``), or None."""
+        if size < 1 or size % ALIGNMENT:
+            raise ValueError(f"size must be a positive multiple of {ALIGNMENT}, got {size}")
+        for index, (offset, free) in enumerate(self._free):
+            if free < size:
+                continue
+            if free == size:
+                del self._free[index]
+            else:
+                self._free[index] = (offset + size, free - size)
+            self._generation += 1
+            extent = Extent(offset, size, self._generation)
+            self._used[offset] = extent
+            return extent
+        return None
+
+    def release(self, extent: Extent) -> None:
+        """Give a range back.
+
+        Raises:
+            ValueError: it is not reserved (or no longer, or by somebody else).
+        """
+        if self._used.get(extent.offset) != extent:
+            raise ValueError(f"not reserved: {extent}")
+        del self._used[extent.offset]
+        start, end = extent.offset, extent.offset + extent.size
+        index = bisect_left(self._free, (start, 0))
+        if index < len(self._free) and self._free[index][0] == end:
+            end += self._free.pop(index)[1]
+        if index > 0 and sum(self._free[index - 1]) == start:
+            start = self._free.pop(index - 1)[0]
+        insort(self._free, (start, end - start))
+
+    def check_integrity(self) -> None:
+        """Assert that used and free ranges tile the capacity and that free ones are merged."""
+        ranges = [(offset, size, True) for offset, size in self._free]
+        ranges += [(extent.offset, extent.size, False) for extent in self._used.values()]
+        end, was_free = 0, False
+        for offset, size, is_free in sorted(ranges):
+            assert offset == end, f"gap or overlap at {end}: {sorted(ranges)}"
+            assert size > 0, f"empty range at {offset}"
+            assert not (is_free and was_free), f"unmerged neighbours at {offset}"
+            end, was_free = offset + size, is_free
+        assert end == self._capacity, f"{end} of {self._capacity} bytes accounted for"
+
+
+class Slab:
+    """The host's side: owns the memory file and writes items into it. One thread only."""
+
+    def __init__(self, capacity: int) -> None:
+        """Raises ``OSError`` (ENOMEM, ENOSPC) when the machine cannot back ``capacity`` bytes."""
+        capacity = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.fd = os.memfd_create("clawstream-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(self.fd, 0, capacity)
+            # Nobody can cut the file below a mapping of it: no SIGBUS, in any process.
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+            self._map = mmap.mmap(self.fd, capacity)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self._view = memoryview(self._map)
+        self._allocator = ExtentAllocator(capacity)
+        self._is_closed = False
+
+    @property
+    def used_bytes(self) -> int:
+        return self._allocator.used_bytes
+
+    def try_write(
+        self, payload: bytes | memoryview, meta: bytes, options: bytes
+    ) -> tuple[Extent, Span] | None:
+        """Copy one item in (its only copy on the way to the worker); None when there is no room."""
+        view = memoryview(payload).cast("B")
+        parts = (view, meta, options)
+        extent = self._allocator.try_reserve(extent_bytes(sum(map(len, parts))))
+        if extent is None:
+            return None
+        HEADER.pack_into(self._view, extent.offset, extent.generation)
+        end = extent.offset + HEADER_BYTES
+        for part in parts:
+            start, end = end, end + len(part)
+            self._view[start:end] = part
+        return extent, Span(extent.offset, extent.generation, len(view), len(meta), len(options))
+
+    def release(self, extent: Extent) -> None:
+        """Free an item's extent; late readers see that it is no longer theirs."""
+        self._allocator.release(extent)
+        HEADER.pack_into(self._view, extent.offset, NO_GENERATION)
+
+    def check_integrity(self) -> None:
+        self._allocator.check_integrity()
+
+    def close(self) -> None:
+        """Unmap and close; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._view.release()
+        self._map.close()
+        os.close(self.fd)
+
+
+class SlabReader:
+    """The worker's side: a read-only mapping of the inherited descriptor. Any thread."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ)
+        self._view = memoryview(self._map)
+
+    def is_valid(self, span: Span) -> bool:
+        """Whether the extent still belongs to the item that ``span`` was written for."""
+        return bool(HEADER.unpack_from(self._view, span.offset)[0] == span.generation)
+
+    def payload(self, span: Span) -> memoryview:
+        """The payload itself, not a copy."""
+        start = span.offset + HEADER_BYTES
+        return self._view[start : start + span.payload_bytes]
+
+    def meta(self, span: Span) -> bytes:
+        start = span.offset + HEADER_BYTES + span.payload_bytes
+        return bytes(self._view[start : start + span.meta_bytes])
+
+    def options(self, span: Span) -> bytes:
+        start = span.offset + HEADER_BYTES + span.payload_bytes + span.meta_bytes
+        return bytes(self._view[start : start + span.options_bytes])

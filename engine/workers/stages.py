@@ -1,0 +1,279 @@
+"""The three stages inside a worker, each on its own thread(s), joined by bounded queues.
+
+::
+
+    reader ──> prepare threads ──> run (main thread, owns the sessions) ──> interpret and send
+       └──────────── order of batches ────────────┘
+
+While batch n runs, n + 1 is prepared and n - 1 interpreted. Batches run in the order of arrival
+whatever their preparation takes. An error stays with its item: ``InvalidInput`` is told to the
+caller, anything else becomes a reference that the log line with the traceback carries too. When a
+batch fails as a whole its items run again one by one, once, so that the one at fault fails alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Queue
+from typing import Any
+
+from engine.errors import InternalError, InvalidInput
+from engine.pipeline import Output, Pipeline
+from engine.types import Attachment
+from engine.workers.channel import UP_OVERHEAD_BYTES, encode_message
+from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
+from engine.workers.slab import SlabReader
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAULT = 70  # a stage itself failed, not an item
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    task: Task
+    options: bytes = b""
+    prepared: Any = None
+    raw: Any = None
+    is_failed: bool = False
+    began_us: int = 0
+    prepare_us: int = 0
+    run_us: int = 0
+    batch_size: int = 0
+
+
+class _Batch:
+    """A batch on its way through the stages."""
+
+    def __init__(self, message: RunBatch) -> None:
+        self.id = message.batch
+        self.items = [_Item(task=task) for task in message.tasks]
+        self.ran_together = 0
+        self.run_us = 0
+        self._unprepared = len(self.items)
+        self._lock = threading.Lock()
+        self._is_prepared = threading.Event()
+
+    def note_prepared(self) -> None:
+        with self._lock:
+            self._unprepared -= 1
+            if self._unprepared == 0:
+                self._is_prepared.set()
+
+    def wait_prepared(self) -> None:
+        self._is_prepared.wait()
+
+
+class Stages:
+    """Runs a pipeline over batches. ``submit`` and ``finish`` are the reader thread's, ``run`` is
+    the main thread's; ``send`` is called by one thread only.
+
+    The queues hold what the host may have outstanding, so ``submit`` blocks only if it sends more.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        slab: SlabReader,
+        send: Callable[[bytes], None],
+        *,
+        max_batch_size: int,
+        prefetch_count: int,
+        prepare_threads: int,
+        max_output_bytes: int,
+    ) -> None:
+        outstanding = 1 + prefetch_count
+        self._pipeline = pipeline
+        self._slab = slab
+        self._send = send
+        self._prepare_threads = prepare_threads
+        self._max_output_bytes = max_output_bytes
+        self._unprepared: Queue[tuple[_Batch, _Item]] = Queue(outstanding * max_batch_size)
+        self._batches: Queue[_Batch | None] = Queue(outstanding)
+        self._answers: Queue[_Batch | ItemFailed | None] = Queue(1 + max_batch_size)
+
+    def submit(self, message: RunBatch) -> None:
+        """Take a batch in; its items are prepared in order."""
+        batch = _Batch(message)
+        self._batches.put(batch)
+        for item in batch.items:
+            self._unprepared.put((batch, item))
+
+    def finish(self) -> None:
+        """Let ``run`` return once everything submitted is answered."""
+        self._batches.put(None)
+
+    def run(self) -> None:
+        """Run batches until ``finish``; every answer is sent when this returns."""
+        stages = [("prepare", self._prepare_forever)] * self._prepare_threads
+        for name, stage in [*stages, ("interpret", self._answer_forever)]:
+            threading.Thread(target=guarded(stage), name=name, daemon=True).start()
+        while (batch := self._batches.get()) is not None:
+            batch.wait_prepared()
+            self._run_batch(batch)
+            self._answers.put(batch)
+        self._answers.put(None)
+        self._answers.join()
+
+    # prepare
+
+    def _prepare_forever(self) -> None:
+        while True:
+            batch, item = self._unprepared.get()
+            try:
+                self._prepare(item)
+            except Exception as error:  # noqa: BLE001 - an item's fault, logged in _fail
+                self._fail(item, "prepare", error)
+            batch.note_prepared()
+
+    def _prepare(self, item: _Item) -> None:
+        began = time.monotonic_ns()
+        item.began_us = began // 1000
+        span = item.task.span
+        self._check_span(item)
+        item.options = self._slab.options(span)
+        payload = self._slab.payload(span)
+        item.prepared = self._pipeline.prepare(payload, self._slab.meta(span), item.options)
+        self._check_span(item)
+        try:
+            payload.release()
+        except BufferError:
+            raise RuntimeError("prepare kept a reference to its payload: copy the data") from None
+        item.prepare_us = _us_since(began)
+
+    def _check_span(self, item: _Item) -> None:
+        if not self._slab.is_valid(item.task.span):
+            raise RuntimeError(f"slab extent was reused: {item.task.span}")
+
+    # run
+
+    def _run_batch(self, batch: _Batch) -> None:
+        items = [item for item in batch.items if not item.is_failed]
+        if not items:
+            return
+        try:
+            batch.run_us = self._run_items(items)
+            batch.ran_together = len(items)
+        except Exception as error:  # noqa: BLE001 - logged here or in _fail
+            if len(items) == 1:
+                self._fail(items[0], "run", error)
+                return
+            logger.warning("a batch of %d failed, its items run singly: %s", len(items), error)
+            for item in items:
+                self._run_alone(item)
+
+    def _run_alone(self, item: _Item) -> None:
+        try:
+            self._run_items([item])
+        except Exception as error:  # noqa: BLE001 - an item's fault, logged in _fail
+            self._fail(item, "run", error)
+
+    def _run_items(self, items: Sequence[_Item]) -> int:
+        began = time.monotonic_ns()
+        raws = self._pipeline.run([item.prepared for item in items])
+        run_us = _us_since(began)
+        if len(raws) != len(items):
+            raise RuntimeError(f"run returned {len(raws)} answers for {len(items)} items")
+        for item, raw in zip(items, raws, strict=True):
+            item.raw, item.run_us, item.batch_size = raw, run_us, len(items)
+        return run_us
+
+    # interpret and send
+
+    def _answer_forever(self) -> None:
+        while (finished := self._answers.get()) is not None:
+            if isinstance(finished, ItemFailed):
+                self._send_message(finished)
+            else:
+                self._answer_batch(finished)
+            self._answers.task_done()
+        self._answers.task_done()
+
+    def _answer_batch(self, batch: _Batch) -> None:
+        self._send_message(BatchRan(batch.id, batch.ran_together, batch.run_us))
+        for item in batch.items:
+            if item.is_failed:
+                continue  # told when it failed
+            try:
+                encoded = self._interpret(item)
+            except Exception as error:  # noqa: BLE001 - an item's fault, logged in _failure
+                self._send_message(_failure(item, "interpret", error))
+            else:
+                self._send(encoded)
+
+    def _interpret(self, item: _Item) -> bytes:
+        began = time.monotonic_ns()
+        output = self._pipeline.interpret(item.prepared, item.raw, item.options)
+        _check_types(output)
+        size = output_bytes(output)
+        if size > self._max_output_bytes:
+            limit = self._max_output_bytes
+            raise InvalidInput(f"the answer has {size} bytes, max_output_bytes is {limit}")
+        done = ItemDone(
+            key=item.task.key,
+            data=output.data,
+            attachments=output.attachments,
+            began_us=item.began_us,
+            prepare_us=item.prepare_us,
+            run_us=item.run_us,
+            interpret_us=_us_since(began),
+            batch_size=item.batch_size,
+        )
+        return encode_message(done, self._max_output_bytes + UP_OVERHEAD_BYTES)
+
+    def _send_message(self, message: Up) -> None:
+        self._send(encode_message(message, UP_OVERHEAD_BYTES))
+
+    def _fail(self, item: _Item, stage: str, error: Exception) -> None:
+        item.is_failed = True
+        self._answers.put(_failure(item, stage, error))
+
+
+def output_bytes(output: Output) -> int:
+    """What an answer weighs on the control socket."""
+    parts = sum(len(part.meta) + len(part.payload) for part in output.attachments)
+    return len(output.data) + parts
+
+
+def _check_types(output: Output) -> None:
+    """A pipeline may be anybody's: its mistake must fail the item, not the host's decoder."""
+    parts: list[object] = [output.data]
+    for attachment in output.attachments:
+        if not isinstance(attachment, Attachment):
+            raise TypeError(f"attachments must be Attachment, not {type(attachment).__name__}")
+        parts += [attachment.meta, attachment.payload]
+    for part in parts:
+        if not isinstance(part, bytes):
+            raise TypeError(f"answers must be bytes, not {type(part).__name__}")
+
+
+def _failure(item: _Item, stage: str, error: Exception) -> ItemFailed:
+    if isinstance(error, InvalidInput):
+        return ItemFailed(item.task.key, Fault.INVALID_INPUT, error.detail[:4096])
+    reference = InternalError().reference
+    logger.error("%s failed, reference %s", stage, reference, exc_info=error)
+    return ItemFailed(item.task.key, Fault.INTERNAL, reference)
+
+
+def guarded(stage: Callable[[], None]) -> Callable[[], None]:
+    """``stage``; if it raises, the process ends, and the host answers, retries and restarts."""
+
+    def run() -> None:
+        try:
+            stage()
+        except OSError:
+            os._exit(0)  # the host is gone
+        except BaseException:
+            logger.critical("a stage failed", exc_info=True)
+            os._exit(EXIT_FAULT)
+
+    return run
+
+
+def _us_since(began_ns: int) -> int:
+    return (time.monotonic_ns() - began_ns) // 1000

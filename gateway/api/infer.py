@@ -1,0 +1,242 @@
+"""``POST /v1/infer/{model}``: one picture in, one answer out, by the same door as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from engine.base import Engine
+from engine.types import (
+    AttachmentKind,
+    Cancelled,
+    Dropped,
+    DropReason,
+    Failed,
+    Item,
+    LaneSpec,
+    Outcome,
+    Policy,
+    Progress,
+    Result,
+    Timing,
+)
+from gateway.config import LimitsConfig, StreamsConfig
+from gateway.errors import ProblemKind, RequestProblem, from_engine_error
+from gateway.wire.picture import PictureError, UnknownCodec, read_picture_header
+
+# Each may hold a whole picture in memory while it waits.
+MAX_CONCURRENT_REQUESTS = 64
+DEFAULT_DEADLINE_MS = 10_000.0
+MULTIPART_OVERHEAD_BYTES = 64 * 1024
+ANNOTATIONS = ("boxes", "blur")
+# The engine expires the item; this only guards the request against a fault of ours.
+SAFETY_GAP_S = 1.0
+_ITEM_ID = 1
+
+Authenticate = Callable[[web.Request], str]
+
+
+class InferResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON answer; ``data`` is the pipeline's, ``timing`` in microseconds."""
+
+    model: str
+    version: str
+    data: msgspec.Raw
+    timing: Timing
+
+
+class InferApi:
+    """Reads and checks a picture, and runs it as the only item of a lane of its own.
+
+    At most ``MAX_CONCURRENT_REQUESTS`` at a time; beyond that the answer is 503. A client that
+    leaves cancels its item.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: LimitsConfig,
+        streams: StreamsConfig,
+        authenticate: Authenticate,
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._streams = streams
+        self._authenticate = authenticate
+        self._num_running = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/infer/{model}", self.infer)]
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self._authenticate(request)
+        if self._num_running >= MAX_CONCURRENT_REQUESTS:
+            raise RequestProblem(ProblemKind.OVERLOADED, "too many requests", retry_after_ms=1000)
+        self._num_running += 1
+        try:
+            return await self._infer(request)
+        finally:
+            self._num_running -= 1
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        annotate = self._annotation(request)
+        deadline_ms = self._deadline_ms(request)
+        picture = await read_body(request, self._limits)
+        check_picture(picture, self._limits)
+        deadline = asyncio.get_running_loop().time() + deadline_ms / 1000
+        options = msgspec.json.encode({"annotate": annotate}) if annotate else b""
+        item = Item(id=_ITEM_ID, payload=picture, options=options, deadline=deadline)
+        result = _result_of(await self._run(request.match_info["model"], item, deadline))
+        return _picture_response(result) if annotate else _json_response(result)
+
+    async def _run(self, model: str, item: Item, deadline: float) -> Outcome:
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def emit(_: int, event: Progress | Outcome) -> None:
+            if not isinstance(event, Progress) and not answered.done():
+                answered.set_result(event)
+
+        lane = self._engine.open_lane(LaneSpec(model=model, policy=Policy.FIFO), emit)
+        try:
+            lane.offer(item)
+            async with asyncio.timeout_at(deadline + SAFETY_GAP_S):
+                return await answered
+        except TimeoutError:
+            return Dropped(DropReason.DEADLINE)
+        finally:
+            lane.close()
+
+    def _annotation(self, request: web.Request) -> str | None:
+        """Which annotated picture the caller wants instead of JSON; None: JSON."""
+        annotate = request.query.get("annotate")
+        if annotate is not None and annotate not in ANNOTATIONS:
+            raise RequestProblem(
+                ProblemKind.UNSUPPORTED_OPTION, f"annotate is one of {', '.join(ANNOTATIONS)}"
+            )
+        return annotate if "image/" in request.headers.get("Accept", "") else None
+
+    def _deadline_ms(self, request: web.Request) -> float:
+        longest = self._streams.max_deadline_ms
+        text = request.query.get("deadline_ms")
+        if text is None:
+            return min(DEFAULT_DEADLINE_MS, longest)
+        try:
+            deadline_ms = float(text)
+        except ValueError:
+            deadline_ms = 0.0
+        if not 0 < deadline_ms <= longest:
+            raise RequestProblem(
+                ProblemKind.UNSUPPORTED_OPTION, f"deadline_ms is in 0..{longest:.0f}"
+            )
+        return deadline_ms
+
+
+async def read_body(request: web.Request, limits: LimitsConfig) -> bytes:
+    """The picture: the raw body, or the first file of a form.
+
+    Raises:
+        RequestProblem: too large (by its header, before anything is read), too slow, or absent.
+    """
+    is_form = request.content_type.startswith("multipart/")
+    largest = limits.max_frame_bytes + (MULTIPART_OVERHEAD_BYTES if is_form else 0)
+    if request.content_length is not None and request.content_length > largest:
+        raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.assembly_timeout_s):
+            if is_form:
+                return await _read_form(request, limits)
+            return await _collect(request.content.iter_any(), limits)
+    except TimeoutError:
+        raise RequestProblem(
+            ProblemKind.TIMEOUT, f"the body did not arrive in {limits.assembly_timeout_s:g} s"
+        ) from None
+
+
+async def _read_form(request: web.Request, limits: LimitsConfig) -> bytes:
+    try:
+        reader = await request.multipart()
+        while True:
+            part = await reader.next()
+            if part is None:
+                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the form has no file")
+            if isinstance(part, MultipartReader):
+                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "nested forms are not read")
+            body = await _collect(_chunks(part), limits)
+            if part.filename is not None or part.name == "file":
+                return body
+    except (ValueError, AssertionError):  # how aiohttp tells a malformed form
+        raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the form is malformed") from None
+
+
+async def _chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
+    while chunk := await part.read_chunk():
+        yield chunk
+
+
+async def _collect(chunks: AsyncIterator[bytes], limits: LimitsConfig) -> bytes:
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limits.max_frame_bytes:
+            raise _too_large(limits)
+    return bytes(body)
+
+
+def _too_large(limits: LimitsConfig) -> RequestProblem:
+    return RequestProblem(
+        ProblemKind.FRAME_TOO_LARGE, f"a picture has at most {limits.max_frame_bytes} bytes"
+    )
+
+
+def check_picture(picture: bytes, limits: LimitsConfig) -> None:
+    """Refuse by its header what must not reach a decoder."""
+    try:
+        header = read_picture_header(picture)
+    except UnknownCodec as error:
+        raise RequestProblem(ProblemKind.UNKNOWN_CODEC, str(error)) from None
+    except PictureError as error:
+        raise RequestProblem(ProblemKind.INVALID_PICTURE, str(error)) from None
+    if (
+        header.width > limits.max_width
+        or header.height > limits.max_height
+        or header.pixels > limits.max_pixels
+    ):
+        raise RequestProblem(
+            ProblemKind.PICTURE_TOO_LARGE,
+            f"{header.width}x{header.height} exceeds {limits.max_width}x{limits.max_height} "
+            f"or {limits.max_pixels} pixels",
+        )
+
+
+def _result_of(outcome: Outcome) -> Result:
+    match outcome:
+        case Result():
+            return outcome
+        case Failed(error):
+            raise from_engine_error(error)
+        case Dropped(DropReason.DEADLINE):
+            raise RequestProblem(ProblemKind.DEADLINE_EXCEEDED)
+        case Dropped(DropReason.SHUTDOWN) | Cancelled():
+            raise RequestProblem(ProblemKind.SHUTTING_DOWN, retry_after_ms=1000)
+        case Dropped(reason):
+            raise RequestProblem(ProblemKind.OVERLOADED, reason.value, retry_after_ms=1000)
+
+
+def _json_response(result: Result) -> web.Response:
+    answer = InferResponse(
+        model=result.model,
+        version=result.version,
+        data=msgspec.Raw(result.data),
+        timing=result.timing,
+    )
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+def _picture_response(result: Result) -> web.Response:
+    for attachment in result.attachments:
+        if attachment.kind is AttachmentKind.ANNOTATED_FRAME:
+            return web.Response(body=attachment.payload, content_type="image/jpeg")
+    raise RequestProblem(ProblemKind.UNSUPPORTED_OPTION, "this model does not annotate")

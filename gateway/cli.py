@@ -1,0 +1,72 @@
+"""The command line, ``clawstream``. Importing this needs the base install only."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gateway.commands import demo, models, serve, stream
+from gateway.commands.exits import readable_errors
+
+
+class _ReadableGroup(TyperGroup):
+    """Every command's errors end in one place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with readable_errors():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=_ReadableGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,  # locals may hold keys and pictures
+    epilog=(
+        "Exit codes: 0 ok, 1 the run failed or receipts do not add up, 2 bad option or "
+        "configuration, 3 something is missing (model, camera, package), 4 cannot connect, "
+        "130 Ctrl-C."
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clawstream {metadata.version('clawstream')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Video frames in, results out, over one WebSocket.
+
+    [bold]Start here[/bold]
+
+      clawstream demo                              a page with your camera
+      clawstream demo --headless --seconds 10      the same path without a browser
+      clawstream stream 0 --model centerface       a camera into a running gateway
+    """
+
+
+app.command()(demo.demo)
+app.command()(serve.serve)
+app.command()(stream.stream)
+app.command("check-config")(serve.check_config)
+app.add_typer(models.app, name="models")
+
+
+def main() -> None:
+    """Entry point of the ``clawstream`` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""How a command ends: exit codes, and errors in one readable line on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from engine.errors import EngineError, UnknownModel
+from engine.models.errors import ManifestError, MissingModel, SourceError
+from gateway.errors import ConfigError
+
+# Modules that the extras bring; without them the client commands still work.
+_SERVER_MODULES = {
+    "aiohttp",
+    "filelock",
+    "onnx",
+    "onnxruntime",
+    "prometheus_client",
+    "psutil",
+    "pydantic",
+    "pydantic_settings",
+    "uvloop",
+}
+
+
+class ExitCode(IntEnum):
+    """What a script can rely on; ``clawstream --help`` lists them."""
+
+    OK = 0
+    FAILED = 1  # the run failed, or receipts do not add up
+    USAGE = 2  # bad option or configuration; the text names it
+    MISSING = 3  # a model, camera, file or package is not there
+    CANNOT_CONNECT = 4
+    INTERRUPTED = 130  # Ctrl-C; servers end with 0
+
+
+class CommandError(Exception):
+    """Ends the command with ``code``; the text is for the person at the terminal."""
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turn the errors that a user can act on into a line and an exit code; others pass."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except (CommandError, ConfigError, EngineError, ModuleNotFoundError) as error:
+        verdict = _judge(error)
+        if verdict is None:
+            raise
+        code, text = verdict
+        print_error(text)
+        raise typer.Exit(code) from error
+
+
+def print_error(text: str) -> None:
+    """``error: text`` on standard error."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text.assemble(("error: ", "bold red"), text))
+
+
+def _judge(error: Exception) -> tuple[ExitCode, str] | None:
+    match error:
+        case CommandError():
+            return error.code, str(error)
+        case ConfigError() | ManifestError() | UnknownModel():
+            return ExitCode.USAGE, str(error)
+        case MissingModel() | SourceError():
+            return ExitCode.MISSING, str(error)
+        case EngineError():
+            return ExitCode.FAILED, str(error)
+        case ModuleNotFoundError() if error.name in _SERVER_MODULES:
+            advice = "pip install 'clawstream[server,cpu]'"
+            return ExitCode.MISSING, f"this command needs the package {error.name}: {advice}"
+    return None

@@ -1,0 +1,151 @@
+"""``clawstream serve`` and ``clawstream check-config``."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gateway.commands.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from gateway.config import GatewayConfig
+
+LISTENING = "listening on"
+"""The line on standard output that says the gateway is ready starts like this."""
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; see docs/configuration.md.")
+]
+
+
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Model to serve: a catalogue name or a model.onnx file. Repeat for several; "
+            "added to those of the file.",
+        ),
+    ] = None,
+) -> None:
+    """Start the gateway: WebSocket, HTTP and the page, on one port.
+
+    Listens on 127.0.0.1:8400 unless told otherwise. Ctrl-C or SIGTERM drains and ends with 0.
+    Options win over the environment (CLAWSTREAM_SERVER__PORT=…), which wins over the file.
+
+    [bold]Examples[/bold]
+
+      clawstream serve
+      clawstream serve --model centerface --model ./yolov8n.onnx
+      clawstream serve --config gateway.toml --port 9000
+    """
+    from gateway.config import load_config
+
+    run_gateway(load_config(config, serving_overrides(host, port, model or ())))
+
+
+def check_config(
+    file: Annotated[Path | None, typer.Argument(help="TOML file; none checks the rest.")] = None,
+) -> None:
+    """Check a configuration without starting anything.
+
+    Prints what would be served, or the first option that is wrong and ends with 2. The
+    environment counts too.
+
+    [bold]Examples[/bold]
+
+      clawstream check-config gateway.toml
+      CLAWSTREAM_LIMITS__MAX_STREAMS=4 clawstream check-config
+    """
+    from engine.models.errors import MissingModel
+    from engine.models.store import ModelStore
+    from gateway.config import load_config
+
+    config = load_config(file)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print("[green]ok[/green]")
+    server = config.server
+    scheme = "http" if server.tls_cert is None else "https"
+    console.print(f"address: {scheme}://{server.host}:{server.port}")
+    console.print(f"api keys: {len(server.api_keys)}")
+    store = ModelStore()
+    for name, served in config.models.items():
+        try:
+            state = f"version {store.resolve(served.path or name).version}"
+        except MissingModel as error:
+            state = f"[yellow]missing[/yellow]: {error}"
+        serving = served.serving
+        console.print(
+            f"model {name}: {state}; workers {serving.workers}, "
+            f"max_batch_size {serving.max_batch_size}, "
+            f"batch_timeout_millis {serving.batch_timeout_millis:g}"
+        )
+
+
+def serving_overrides(host: str | None, port: int | None, models: Sequence[str]) -> dict[str, Any]:
+    """The options as configuration tables; what was not given is left out."""
+    server = {"host": host, "port": port}
+    tables: dict[str, Any] = {"server": {k: v for k, v in server.items() if v is not None}}
+    if models:
+        tables["models"] = dict(_served(model) for model in models)
+    return tables
+
+
+def run_gateway(config: GatewayConfig) -> None:
+    """Serve until SIGINT or SIGTERM; announces the address once every model is warm."""
+    import uvloop
+
+    from gateway.logs import configure_logging
+
+    configure_logging(config.logging)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: GatewayConfig) -> None:
+    from gateway.app import Gateway
+
+    gateway = Gateway(config)
+    server = config.server
+    try:
+        try:
+            await gateway.start()
+        except OSError as error:
+            raise _listen_error(error, server.host, server.port) from error
+        scheme = "http" if server.tls_cert is None else "https"
+        names = ", ".join(config.models)
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(f"{LISTENING} {scheme}://{_url_host(server.host)}:{gateway.port} ({names})")
+        await gateway.run_until_signal()
+    finally:
+        await gateway.aclose()
+
+
+def _listen_error(error: OSError, host: str, port: int) -> CommandError | OSError:
+    if error.errno == errno.EADDRINUSE:
+        return CommandError(
+            ExitCode.USAGE,
+            f"server.port: {port} on {host} is taken; end what listens there or choose another, "
+            f"for example --port {port + 1}",
+        )
+    if error.errno in (errno.EACCES, errno.EADDRNOTAVAIL):
+        return CommandError(ExitCode.USAGE, f"server.host: cannot listen on {host}:{port}: {error}")
+    return error
+
+
+def _served(model: str) -> tuple[str, dict[str, str]]:
+    from engine.models.store import is_file_reference
+
+    return (Path(model).stem, {"path": model}) if is_file_reference(model) else (model, {})
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,121 @@
+"""How many connections there may be, which there are, and how they all end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gateway.errors import ProblemKind, RequestProblem
+from gateway.net.connection import Connection, Ending, Traffic
+
+RETRY_AFTER_MS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionStatistics:
+    """Counters only grow; ``open`` and ``limit`` are gauges."""
+
+    open: int
+    limit: int
+    accepted: int
+    refused: int
+    closed: dict[int, int]  # by close code; 1006: lost or aborted
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    bytes_out: int
+
+
+class ConnectionTable:
+    """All WebSocket connections of the process, at most ``max_connections``.
+
+    A place is taken before the handshake is answered and given back when nothing is left of the
+    connection, so a storm of handshakes is counted too.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self._max_connections = max_connections
+        self._num_places = 0
+        self._connections: set[Connection] = set()
+        self._is_closing = False
+        self._accepted = 0
+        self._refused = 0
+        self._closed: Counter[int] = Counter()
+        self._past = Traffic()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(tuple(self._connections))
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place for one connection.
+
+        Raises:
+            RequestProblem: all are taken, or the server is shutting down; with a time to retry.
+        """
+        if self._is_closing or self._num_places >= self._max_connections:
+            self._refused += 1
+            kind = ProblemKind.SHUTTING_DOWN if self._is_closing else ProblemKind.OVERLOADED
+            raise RequestProblem(kind, "no place for a connection", retry_after_ms=RETRY_AFTER_MS)
+        self._num_places += 1
+        try:
+            yield
+        finally:
+            self._num_places -= 1
+
+    async def serve(self, connection: Connection) -> Ending:
+        """Run the connection to its end and count it."""
+        self._accepted += 1
+        self._connections.add(connection)
+        self._empty.clear()
+        try:
+            return await connection.run()
+        finally:
+            self._connections.discard(connection)
+            self._past.add(connection.traffic)
+            self._closed[connection.code] += 1
+            if not self._connections:
+                self._empty.set()
+
+    def refuse_new(self) -> None:
+        """From now on nobody gets a place."""
+        self._is_closing = True
+
+    def end_all(self, ending: Ending) -> None:
+        for connection in self:
+            connection.end(ending)
+
+    def abort_all(self) -> None:
+        for connection in self:
+            connection.abort()
+
+    async def wait_empty(self, deadline: float) -> bool:
+        """Wait until every connection is over; False if some are left at ``deadline``."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def statistics(self) -> ConnectionStatistics:
+        traffic = Traffic()
+        traffic.add(self._past)
+        for connection in self._connections:
+            traffic.add(connection.traffic)
+        return ConnectionStatistics(
+            open=len(self._connections),
+            limit=self._max_connections,
+            accepted=self._accepted,
+            refused=self._refused,
+            closed=dict(self._closed),
+            messages_in=traffic.messages_in,
+            messages_out=traffic.messages_out,
+            bytes_in=traffic.bytes_in,
+            bytes_out=traffic.bytes_out,
+        )

@@ -1,0 +1,276 @@
+"""One WebSocket connection: a reader and a writer that never wait for each other.
+
+1. ``run`` starts both tasks and waits for the first reason to end, whoever finds it.
+2. The reader hands every message to the session at once and never awaits the pipeline: a brake
+   on the client is credit, not silence. Pings are answered by the writer.
+3. The writer waits until the transport has room, and only then takes the next message from the
+   outbox, so that the freshest leaves. Each wait is bounded.
+4. At the end the session is closed, the writer says why (``error``, then a close frame), the
+   reader looks out for the peer's close frame, and after a second the socket is gone either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import WSMsgType
+
+from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
+from gateway.net.websocket import PeerGone, Received, Socket
+from gateway.stream.entries import Outgoing
+from gateway.stream.outbox import Outbox
+from gateway.stream.token_bucket import TokenBucket
+from gateway.wire.codec import encode
+
+CLOSE_TIMEOUT_S = 1.0
+BURST_S = 1.0  # how many seconds' worth of messages may come at once
+# A burst that is in the read buffer already is handled without a pause otherwise: 256 KiB hold
+# thousands of tiny messages.
+MESSAGES_PER_TURN = 32
+NO_CODE, ABNORMAL = 1005, 1006  # never on the wire
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionSession(Protocol):
+    """What a connection asks of its session; every call returns at once."""
+
+    def receive_text(self, data: bytes) -> None:
+        """May raise ConnectionFault."""
+
+    def receive_binary(self, data: bytes) -> None:
+        """May raise ConnectionFault."""
+
+    def handle_sent(self, outgoing: Outgoing) -> None:
+        """The message was handed to the transport."""
+
+    def close(self, reason: str) -> None:
+        """The connection is over; idempotent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a connection ends. ``fault`` is told to the peer first; None: nothing to complain."""
+
+    code: int
+    reason: str
+    fault: ConnectionFault | None = None
+    is_peers: bool = False  # the peer sent its close frame first
+    is_silent: bool = False  # there is nobody to say goodbye to
+
+
+_LOST = Ending(code=ABNORMAL, reason="connection lost", is_silent=True)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Messages and bytes of one connection, or of all that are over; payloads only."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def add(self, other: Traffic) -> None:
+        self.messages_in += other.messages_in
+        self.messages_out += other.messages_out
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+
+
+class Connection:
+    """Moves messages between one socket and one session until either is done.
+
+    ``session`` is set before ``run``, which is called once, by the request handler, and may be
+    cancelled: that means the socket is lost. ``end``, ``fail`` and ``abort`` may be called at any
+    time from the loop's thread.
+    """
+
+    session: ConnectionSession
+
+    def __init__(
+        self,
+        socket: Socket,
+        outbox: Outbox,
+        *,
+        name: str,
+        send_timeout_s: float,
+        max_messages_per_s: float,
+    ) -> None:
+        self.name = name
+        self.traffic = Traffic()
+        self._socket = socket
+        self._outbox = outbox
+        self._send_timeout_s = send_timeout_s
+        self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
+        self._pong: bytes | None = None  # of the newest ping; older ones need no answer
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ending: asyncio.Future[Ending] = self._loop.create_future()
+
+    @property
+    def code(self) -> int:
+        """The close code, once the connection has a reason to end."""
+        return self._ending.result().code if self._ending.done() else ABNORMAL
+
+    @property
+    def reason(self) -> str:
+        """Why it ends, in a word or two; empty before."""
+        return self._ending.result().reason if self._ending.done() else ""
+
+    def end(self, ending: Ending) -> None:
+        """End the connection for this reason, unless it has one already."""
+        if not self._ending.done():
+            self._ending.set_result(ending)
+            self._wake.set()
+
+    def fail(self, fault: ConnectionFault) -> None:
+        """End the connection because of ``fault``, which the peer is told."""
+        self.end(Ending(code=fault.code, reason=fault.kind.slug, fault=fault))
+
+    def abort(self) -> None:
+        """Drop the socket now."""
+        self.end(Ending(code=ABNORMAL, reason="aborted", is_silent=True))
+        self._socket.abort()
+
+    async def run(self) -> Ending:
+        """Serve the connection to its end; the session is closed and no task is left after it."""
+        self._outbox.on_wake = self._wake.set
+        self._wake.set()
+        reader = asyncio.create_task(self._guard(self._read()), name=f"read {self.name}")
+        writer = asyncio.create_task(self._guard(self._write()), name=f"write {self.name}")
+        tasks = {reader, writer}
+        try:
+            await asyncio.wait({self._ending})
+            await self._part(tasks)
+        finally:
+            self.end(_LOST)
+            self.session.close(self._ending.result().reason)
+            self._socket.abort()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        return self._ending.result()
+
+    async def _part(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Close the session, then the socket: in order if the peer takes part, else by force."""
+        ending = self._ending.result()
+        self.session.close(ending.reason)
+        self._wake.set()
+        if ending.is_silent:
+            return
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
+        if not late:
+            self._socket.close()
+
+    async def _guard(self, work: Coroutine[None, None, None]) -> None:
+        """The tasks' boundary: whatever ends one of them ends the connection."""
+        try:
+            await work
+        except PeerGone:
+            self.end(_LOST)
+        except Exception:
+            logger.exception("connection %s failed", self.name)
+            self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
+
+    # --- reader
+
+    async def _read(self) -> None:
+        """Read until the peer's close frame; what comes after our own decision is discarded."""
+        num_messages = 0
+        while True:
+            try:
+                received = await self._socket.read()
+            except ConnectionFault as fault:
+                self.fail(fault)
+                # Nothing can be read any more. To close at once would reset the connection
+                # under the message that says why.
+                await asyncio.sleep(CLOSE_TIMEOUT_S)
+                return
+            if received.type is WSMsgType.CLOSE:
+                code = int(received.data) or NO_CODE
+                self.end(Ending(code=code, reason="closed by the client", is_peers=True))
+                return
+            if not self._ending.done():
+                self._receive(received)
+            num_messages += 1
+            if num_messages % MESSAGES_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _receive(self, received: Received) -> None:
+        data = received.data
+        assert isinstance(data, bytes)
+        self.traffic.messages_in += 1
+        self.traffic.bytes_in += len(data)
+        try:
+            if not self._rate.try_take(self._loop.time()):
+                detail = "too many messages per second"
+                raise ConnectionFault(CloseCode.QUOTA, ProblemKind.LIMIT_EXCEEDED, detail)
+            if received.type is WSMsgType.TEXT:
+                self.session.receive_text(data)
+            elif received.type is WSMsgType.BINARY:
+                self.session.receive_binary(data)
+            elif received.type is WSMsgType.PING:
+                self._pong = data
+                self._wake.set()
+        except ConnectionFault as fault:
+            self.fail(fault)
+
+    # --- writer
+
+    async def _write(self) -> None:
+        while not self._ending.done():
+            await self._wake.wait()
+            self._wake.clear()
+            await self._flush()
+        await self._say_goodbye(self._ending.result())
+
+    async def _flush(self) -> None:
+        """Send until nothing waits; each message is chosen when there is room for it."""
+        num_messages = 0
+        while not self._ending.done():
+            if not self._socket.is_writable:
+                await self._wait_writable()
+                continue
+            if self._pong is not None:
+                pong, self._pong = self._pong, None
+                await self._socket.send(WSMsgType.PONG, pong)
+            outgoing = self._outbox.pop(self._loop.time())
+            if outgoing is None:
+                return
+            await self._send(outgoing)
+            num_messages += 1
+            if num_messages % MESSAGES_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _send(self, outgoing: Outgoing) -> None:
+        kind = WSMsgType.TEXT if outgoing.is_text else WSMsgType.BINARY
+        await self._socket.send(kind, outgoing.data)
+        self.traffic.messages_out += 1
+        self.traffic.bytes_out += len(outgoing.data)
+        self.session.handle_sent(outgoing)
+
+    async def _wait_writable(self) -> None:
+        try:
+            async with asyncio.timeout(self._send_timeout_s):
+                await self._socket.wait_writable()
+        except TimeoutError:
+            # Nobody reads, so nobody can be told: the code is for the log and the metrics.
+            code = CloseCode.SLOW_READER
+            self.end(Ending(code=code, reason="nothing was read in time", is_silent=True))
+
+    async def _say_goodbye(self, ending: Ending) -> None:
+        """Bounded by ``_part``, which cancels it."""
+        if ending.is_silent:
+            return
+        if not self._socket.is_writable:
+            await self._socket.wait_writable()
+        if ending.fault is not None:
+            await self._socket.send(WSMsgType.TEXT, encode(error_message(ending.fault)))
+        code = CloseCode.NORMAL if ending.is_peers else ending.code
+        await self._socket.send_close(code, "" if ending.is_peers else ending.reason)
+        await self._socket.wait_writable()

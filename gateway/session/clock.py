@@ -1,0 +1,132 @@
+"""One heap for every timer of the process, over one timer of the event loop."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[], None]
+# Cancelled timers stay in the heap until they are this many and the majority.
+_MIN_STALE = 64
+
+
+class LoopTimer(Protocol):
+    """What the loop's ``call_at`` returns."""
+
+    def cancel(self) -> None: ...
+
+
+class TimerLoop(Protocol):
+    """The part of ``asyncio.AbstractEventLoop`` in use."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callback, /) -> LoopTimer: ...
+
+
+@dataclass(slots=True, eq=False)
+class Timer:
+    """A callback to come. ``cancel`` is idempotent, also after it ran."""
+
+    clock: Clock
+    when: float
+    callback: Callback | None
+
+    def cancel(self) -> None:
+        if self.callback is not None:
+            self.callback = None
+            self.clock._forget_one()
+
+
+class Clock:
+    """Absolute timers in the order of their times; those of one time in the order of their making.
+
+    The heap holds live timers and, at most as many again (or ``_MIN_STALE``), cancelled ones:
+    cancelling is O(1) and cleaning up is paid by those who cancel. How many live timers there are
+    is for the callers to bound. A callback that raises is logged and stops no other. Belongs to
+    the loop's thread.
+    """
+
+    def __init__(self, loop: TimerLoop) -> None:
+        self._loop = loop
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._num_made = 0
+        self._num_stale = 0
+        self._armed: LoopTimer | None = None
+        self._armed_for = float("inf")
+        self._is_running = False
+
+    def __len__(self) -> int:
+        """Live timers."""
+        return len(self._heap) - self._num_stale
+
+    def now(self) -> float:
+        """Seconds on the loop's clock: monotonic, the same that deadlines are in."""
+        return self._loop.time()
+
+    def now_us(self) -> int:
+        return int(self._loop.time() * 1e6)
+
+    def call_at(self, when: float, callback: Callback) -> Timer:
+        """Run ``callback`` once, not before ``when``."""
+        timer = Timer(self, when, callback)
+        self._num_made += 1
+        heapq.heappush(self._heap, (when, self._num_made, timer))
+        self._arm()
+        return timer
+
+    def aclose(self) -> None:
+        """Cancel everything; idempotent."""
+        for _, _, timer in self._heap:
+            timer.callback = None
+        self._heap.clear()
+        self._num_stale = 0
+        self._arm()
+
+    def _arm(self) -> None:
+        earliest = self._heap[0][0] if self._heap else float("inf")
+        if self._is_running or earliest == self._armed_for:
+            return
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+        self._armed_for = earliest
+        if self._heap:
+            self._armed = self._loop.call_at(earliest, self._run_due)
+
+    def _run_due(self) -> None:
+        self._armed, self._armed_for = None, float("inf")
+        self._is_running = True
+        # What a callback arms for "now" waits for the loop's next turn, or two could spin for ever.
+        now, last_made = self._loop.time(), self._num_made
+        try:
+            while self._heap and self._heap[0][0] <= now and self._heap[0][1] <= last_made:
+                _, _, timer = heapq.heappop(self._heap)
+                callback, timer.callback = timer.callback, None
+                if callback is None:
+                    self._num_stale -= 1
+                else:
+                    _run(callback)
+        finally:
+            self._is_running = False
+            self._arm()
+
+    def _forget_one(self) -> None:
+        self._num_stale += 1
+        if self._num_stale > max(_MIN_STALE, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+            heapq.heapify(self._heap)
+            self._num_stale = 0
+        self._arm()
+
+
+def _run(callback: Callback) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - one timer's fault must not take the others with it
+        logger.error("a timer failed", exc_info=True)

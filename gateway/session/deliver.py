@@ -1,0 +1,336 @@
+"""From the engine's outcomes to receipts: sequencer, outbox, tallies and credit.
+
+Every accepted frame is answered here and nowhere else. Drops and errors are decided when they
+are told; a result is decided when its first message is handed to the writer, because until then
+it may still turn out too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Progress, Result
+from gateway.errors import (
+    CloseCode,
+    ConnectionFault,
+    ProblemKind,
+    RequestProblem,
+    from_engine_error,
+    problem_body,
+)
+from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream, StreamTable
+from gateway.stream.entries import DropRange, Entry, Outgoing, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.outbox import Outbox, OutboxFull
+from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
+from gateway.wire.messages import (
+    MAX_TEXT_BYTES,
+    UNSET,
+    AttachmentRef,
+    Closed,
+    Credit,
+    CreditGrant,
+    ErrorMessage,
+    Opened,
+    ResultMessage,
+    ResultTiming,
+    ServerMessage,
+)
+from gateway.wire.protocol import StreamEvent, StreamState
+
+
+def error_message(
+    problem: RequestProblem,
+    *,
+    stream: int | None = None,
+    seq: int | None = None,
+    prompt_id: str | None = None,
+) -> ErrorMessage:
+    """The ``error`` that tells a refusal."""
+    retry_after_ms = problem.retry_after_ms
+    return ErrorMessage(
+        problem=problem_body(problem),
+        retryable=problem.kind.retryable,
+        retry_after_ms=UNSET if retry_after_ms is None else retry_after_ms,
+        stream=UNSET if stream is None else stream,
+        seq=UNSET if seq is None else seq,
+        id=UNSET if prompt_id is None else prompt_id,
+    )
+
+
+class Deliver:
+    """Tells every receipt of one session; all calls run on the loop's thread, none waits.
+
+    Calls of the engine (``emit``) and of the outbox arrive here in any order, also nested: an
+    ``offer`` may supersede an older frame before it returns. Frames that are answered are
+    forgotten, so an outcome that comes late or twice finds nothing and changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        outbox: Outbox,
+        streams: StreamTable,
+        now: Callable[[], float],
+        on_fault: Callable[[ConnectionFault], None],
+        on_latency: Callable[[str, float], None],
+    ) -> None:
+        self._outbox = outbox
+        self._streams = streams
+        self._now = now
+        self._on_fault = on_fault
+        self._on_latency = on_latency
+        self._num_unsent = 0  # popped, not yet reported as sent
+        outbox.on_settled = self._settle_result
+        outbox.on_popped = self._settle_credit
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything told has been sent, and nothing is left to tell."""
+        is_answered = not any(stream.frames for stream in self._streams)
+        return is_answered and self._num_unsent == 0 and self._outbox.is_empty
+
+    # --- telling
+
+    def tell(self, message: ServerMessage) -> None:
+        """Queue a message about the connection."""
+        try:
+            self._outbox.put_control(message)
+        except OutboxFull as error:
+            self._fail_slow_reader(error)
+
+    def open(self, stream: FrameStream) -> None:
+        """The stream exists from here on."""
+        settings = stream.settings
+        self._outbox.open_stream(
+            stream.id, weight=settings.lane.weight, keeps_late=settings.is_lossless
+        )
+        credit = CreditGrant(max_frames=stream.credit.grant[0], max_bytes=stream.credit.grant[1])
+        opened = encode(Opened(stream=stream.id, credit=credit))
+        self._put(stream, StreamText(kind=OutgoingKind.STREAM, text=opened))
+
+    def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
+        """Answer a frame that is not accepted; its credit comes back like any other's."""
+        stream.tally.count_refused()
+        self._put_error(stream, seq, problem, stream.take_arrived_bytes())
+
+    # --- answering accepted frames
+
+    def emit(self, stream: FrameStream, seq: int, event: Progress | Outcome) -> None:
+        """The engine's answer to frame ``seq``; never raises for one that is answered already."""
+        frame = stream.frames.get(seq)
+        if frame is None or frame.state is not FrameState.WAITING:
+            return
+        match event:
+            case Result():
+                frame.state = FrameState.HELD
+                frame.completed_at = self._now()
+                self._release(stream, stream.sequencer.complete(seq, event))
+            case Dropped(reason):
+                self.drop(stream, frame, reason)
+            case Failed(error):
+                self.fail(stream, frame, from_engine_error(error))
+            case Cancelled():
+                self.drop(stream, frame, DropReason.CANCELLED)
+            case Progress():
+                pass  # frames have no partial answers
+
+    def drop(self, stream: FrameStream, frame: AcceptedFrame, reason: DropReason) -> None:
+        """Answer a frame whose result is not queued: it is given up."""
+        del stream.frames[frame.seq]
+        stream.tally.count_dropped(reason)
+        entry = DropRange(
+            reason=reason,
+            first_seq=frame.seq,
+            last_seq=frame.seq,
+            first_ordinal=frame.ordinal,
+            last_ordinal=frame.ordinal,
+            credit_bytes=frame.credit_bytes,
+        )
+        self._put(stream, entry)
+        self._release(stream, stream.sequencer.vacate(frame.seq))
+        self._finish_if_done(stream)
+
+    def fail(self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem) -> None:
+        """Answer a frame whose result is not queued: it failed."""
+        self._answer_error(stream, frame, problem)
+        self._release(stream, stream.sequencer.vacate(frame.seq))
+        self._finish_if_done(stream)
+
+    def cancel(self, stream: FrameStream, seq: int) -> None:
+        """Withdraw a frame; one that is answered, or whose result is on its way, is left alone."""
+        frame = stream.frames.get(seq)
+        if frame is None or frame.state is FrameState.QUEUED:
+            return
+        if frame.state is FrameState.WAITING:
+            stream.lane.cancel(seq)  # answers through ``emit``
+        else:
+            self.drop(stream, frame, DropReason.CANCELLED)
+
+    # --- ending streams
+
+    def end(self, stream: FrameStream) -> None:
+        """No more input: ``closed`` follows the last receipt."""
+        stream.advance(StreamEvent.END)
+        self._finish_if_done(stream)
+
+    def stop(self, stream: FrameStream) -> None:
+        """Answer everything at once: what is not on its way is cancelled."""
+        stream.advance(StreamEvent.CLOSE)
+        # Held results first, or the frames they wait for would release them when cancelled.
+        for seq in stream.sequencer.held:
+            self.drop(stream, stream.frames[seq], DropReason.CANCELLED)
+        stream.lane.close()
+        self._finish_if_done(stream)
+
+    def abandon(self, stream: FrameStream, reason: DropReason) -> None:
+        """The client is gone: count what it was not told, tell nobody."""
+        num_frames = len(stream.frames)
+        stream.frames.clear()
+        if num_frames:
+            stream.tally.count_dropped(reason, num_frames)
+        stream.lane.close()
+
+    # --- after the writer
+
+    def handle_sent(self, outgoing: Outgoing) -> None:
+        """The message was written: receipts give their credit back and wait for an ``ack``."""
+        self._num_unsent -= 1
+        stream = None if outgoing.stream is None else self._streams.find(outgoing.stream)
+        if stream is None:
+            return
+        if outgoing.kind is OutgoingKind.CLOSED:
+            self._streams.remove(stream.id)
+            return
+        if outgoing.kind is OutgoingKind.RESULT and outgoing.seq is not None:
+            stream.acks.sent(outgoing.seq, self._now())
+        if outgoing.num_frames and stream.state is StreamState.OPEN:
+            max_frames, max_bytes = stream.credit.grant
+            self.tell(Credit(stream=stream.id, max_frames=max_frames, max_bytes=max_bytes))
+
+    def _settle_credit(self, outgoing: Outgoing) -> None:
+        # Before the write ends, or a client that is quicker than our bookkeeping would be refused
+        # its next frame; it is announced only once written.
+        self._num_unsent += 1
+        if outgoing.stream is not None and outgoing.num_frames:
+            stream = self._streams.find(outgoing.stream)
+            if stream is not None:
+                stream.credit.settle(outgoing.num_frames, outgoing.credit_bytes)
+
+    def _settle_result(self, stream_id: int, seq: int, delivered: bool) -> None:
+        stream = self._streams.find(stream_id)
+        frame = None if stream is None else stream.frames.pop(seq, None)
+        if stream is None or frame is None:
+            return
+        if delivered:
+            stream.tally.count_result()
+            self._on_latency(stream.settings.lane.model, self._now() - frame.received_at)
+        else:
+            stream.tally.count_dropped(DropReason.LATE)
+        self._finish_if_done(stream)
+
+    # --- into the outbox
+
+    def _release(self, stream: FrameStream, released: list[tuple[int, Result]]) -> None:
+        for seq, result in released:
+            frame = stream.frames[seq]
+            text = encode(self._result_message(stream, frame, result))
+            if len(text) > MAX_TEXT_BYTES:
+                detail = f"the result of {len(text)} bytes exceeds {MAX_TEXT_BYTES}"
+                problem = RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
+                self._answer_error(stream, frame, problem)
+                continue
+            frame.state = FrameState.QUEUED
+            self._put(stream, _group(stream, frame, result, text))
+
+    def _result_message(
+        self, stream: FrameStream, frame: AcceptedFrame, result: Result
+    ) -> ResultMessage:
+        timing = result.timing
+        attachments = [
+            AttachmentRef(kind=attachment.kind.value, bytes=len(attachment.payload))
+            for attachment in result.attachments
+        ]
+        return ResultMessage(
+            stream=stream.id,
+            seq=frame.seq,
+            t_us=frame.t_us,
+            model=result.model,
+            version=result.version,
+            data=msgspec.Raw(result.data),
+            attachments=attachments or UNSET,
+            timing=ResultTiming(
+                received_us=int(frame.received_at * 1e6),
+                queue=timing.queue,
+                batch=timing.batch,
+                prepare=timing.prepare,
+                run=timing.run,
+                interpret=timing.interpret,
+                order=int((self._now() - frame.completed_at) * 1e6),
+            ),
+        )
+
+    def _answer_error(
+        self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem
+    ) -> None:
+        del stream.frames[frame.seq]
+        stream.tally.count_error()
+        self._put_error(stream, frame.seq, problem, frame.credit_bytes)
+
+    def _put_error(
+        self, stream: FrameStream, seq: int, problem: RequestProblem, credit_bytes: int
+    ) -> None:
+        text = encode(error_message(problem, stream=stream.id, seq=seq))
+        entry = StreamText(
+            kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes
+        )
+        self._put(stream, entry)
+
+    def _finish_if_done(self, stream: FrameStream) -> None:
+        if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.frames:
+            return
+        stream.advance(StreamEvent.FINISHED)
+        stream.lane.close()
+        tally = stream.tally
+        closed = Closed(
+            stream=stream.id,
+            accepted=tally.accepted,
+            results=tally.results,
+            dropped=tally.num_dropped,
+            errors=tally.errors,
+            cancelled=tally.cancelled,
+        )
+        self._put(stream, StreamText(kind=OutgoingKind.CLOSED, text=encode(closed)))
+
+    def _put(self, stream: FrameStream, entry: Entry) -> None:
+        try:
+            self._outbox.put(stream.id, entry)
+        except OutboxFull as error:
+            self._fail_slow_reader(error)
+
+    def _fail_slow_reader(self, error: OutboxFull) -> None:
+        fault = ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, str(error))
+        self._on_fault(fault)
+
+
+def _group(
+    stream: FrameStream, frame: AcceptedFrame, result: Result, text: bytes
+) -> ResultGroup:
+    pieces: list[bytes] = []
+    for attachment in result.attachments:
+        header = FrameHeader(
+            type=MessageType(attachment.kind.value),
+            stream=stream.id,
+            seq=frame.seq,
+            t_us=frame.t_us,
+        )
+        pieces += split_binary(header, attachment.payload, attachment.meta)
+    return ResultGroup(
+        seq=frame.seq,
+        ordinal=frame.ordinal,
+        deadline=frame.deadline,
+        credit_bytes=frame.credit_bytes,
+        pieces=tuple(pieces),
+        text=text,
+    )

@@ -1,0 +1,118 @@
+"""Reads the options of ``open``: every value is checked before a stream exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.types import LaneSpec, Policy, Priority
+from gateway.config import StreamsConfig
+from gateway.errors import ProblemKind, RequestProblem
+from gateway.wire.messages import Open, StreamKind, StreamOptions
+from gateway.wire.picture import PictureCodec
+
+ANNOTATIONS = ("boxes", "blur")
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
+MAX_FPS = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """What a stream was opened with; ``annotation`` is the pipeline's option JSON."""
+
+    id: int
+    kind: StreamKind
+    lane: LaneSpec
+    deadline_s: float | None
+    credit_frames: int
+    credit_bytes: int
+    codec: PictureCodec | None
+    max_fps: float | None
+    annotation: bytes
+
+    @property
+    def is_lossless(self) -> bool:
+        return self.lane.policy is Policy.LOSSLESS
+
+
+def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
+    """Raises RequestProblem(UNSUPPORTED_OPTION) and names the option."""
+    options = message.options
+    _check_kind(message.kind, options)
+    _check_rates(options)
+    policy = Policy(_one_of("policy", options.policy, [member.value for member in Policy]))
+    priority = _one_of("priority", options.priority, [member.value for member in Priority])
+    capacity = {
+        Policy.LATEST: 1,  # the newest frame is the only one worth a place
+        Policy.FIFO: config.fifo_capacity,
+        Policy.LOSSLESS: config.lossless_capacity,
+    }[policy]
+    return StreamSettings(
+        id=message.stream,
+        kind=message.kind,
+        lane=LaneSpec(
+            model=message.model,
+            policy=policy,
+            capacity=capacity,
+            weight=options.weight,
+            priority=Priority(priority),
+            version=options.version,
+        ),
+        deadline_s=_deadline_s(policy, options, config),
+        credit_frames=config.latest_credit if policy is Policy.LATEST else capacity,
+        credit_bytes=config.credit_bytes,
+        codec=None if options.codec is None else PictureCodec(options.codec),
+        max_fps=options.max_fps,
+        annotation=_annotation(options.annotate),
+    )
+
+
+def _check_kind(kind: StreamKind, options: StreamOptions) -> None:
+    if kind is StreamKind.TOKENS:
+        raise _unsupported("no language model is configured")
+    for name, value, known in (
+        ("codec", options.codec, [member.value for member in PictureCodec]),
+        ("annotate", options.annotate, ANNOTATIONS),
+    ):
+        if value is None:
+            continue
+        if kind is not StreamKind.FRAMES:
+            raise _unsupported(f"{name} is for kind frames")
+        _one_of(name, value, known)
+
+
+def _check_rates(options: StreamOptions) -> None:
+    if not MIN_WEIGHT <= options.weight <= MAX_WEIGHT:
+        raise _unsupported(f"weight must be in {MIN_WEIGHT}..{MAX_WEIGHT}")
+    if options.max_fps is not None and not 0 < options.max_fps <= MAX_FPS:
+        raise _unsupported(f"max_fps must be above 0 and at most {MAX_FPS}")
+    if options.max_fps is not None and options.policy == Policy.LOSSLESS.value:
+        raise _unsupported("max_fps drops frames: it does not go with policy lossless")
+    if options.pace is not None:
+        raise _unsupported("pace: results are delivered as soon as they are there")
+
+
+def _deadline_s(policy: Policy, options: StreamOptions, config: StreamsConfig) -> float | None:
+    if options.deadline_ms is not None:
+        if not 0 < options.deadline_ms <= config.max_deadline_ms:
+            raise _unsupported(f"deadline_ms must be above 0, at most {config.max_deadline_ms:g}")
+        return options.deadline_ms / 1e3
+    if policy is Policy.LOSSLESS:
+        return None
+    default_ms = config.latest_deadline_ms if policy is Policy.LATEST else config.fifo_deadline_ms
+    return default_ms / 1e3
+
+
+def _annotation(annotate: str | None) -> bytes:
+    return b"" if annotate is None else msgspec.json.encode({"annotate": annotate})
+
+
+def _one_of(name: str, value: str, known: list[str] | tuple[str, ...]) -> str:
+    if value not in known:
+        raise _unsupported(f"{name} must be one of {', '.join(known)}")
+    return value
+
+
+def _unsupported(detail: str) -> RequestProblem:
+    return RequestProblem(ProblemKind.UNSUPPORTED_OPTION, detail)

@@ -1,0 +1,152 @@
+"""Every session of the process, and the totals that outlive them."""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.errors import ProblemKind, RequestProblem
+from gateway.stream.tally import Tally
+
+# Upper bounds of the latency histogram, seconds; the last bucket has none.
+LATENCY_BOUNDS_S = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.35, 0.5, 1.0, 2.5)
+
+
+class Registered(Protocol):
+    """What the registry asks of a session."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def num_streams(self) -> int: ...
+
+    @property
+    def outbox_bytes(self) -> int: ...
+
+    def tallies(self) -> Iterator[tuple[str, Tally]]:
+        """Model and tally of every open stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyStatistics:
+    """Arrival of a frame until its result is handed to the writer."""
+
+    counts: tuple[int, ...]  # per bucket, not cumulative; one more than LATENCY_BOUNDS_S
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReceipts:
+    """Receipts for one model since the process began, as in ``Tally``."""
+
+    received: int
+    refused: int
+    accepted: int
+    results: int
+    errors: int
+    cancelled: int
+    dropped: dict[str, int]
+    in_flight: int
+    latency: LatencyStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatistics:
+    """Snapshot for metrics."""
+
+    sessions: int
+    sessions_opened: int
+    sessions_refused: int
+    streams: int
+    outbox_bytes: int
+    models: dict[str, ModelReceipts]
+
+
+@dataclass(slots=True)
+class _Model:
+    """One model's totals."""
+
+    tally: Tally = field(default_factory=Tally)
+    latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    latency_sum_s: float = 0.0
+
+
+class SessionRegistry:
+    """At most ``max_sessions`` at once; totals per model, of which the engine knows a few."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self.epoch = secrets.token_hex(8)
+        self._max_sessions = max_sessions
+        self._sessions: dict[str, Registered] = {}
+        self._models: dict[str, _Model] = {}
+        self._num_opened = 0
+        self._num_refused = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: Registered) -> None:
+        """Raises RequestProblem(OVERLOADED) when there are too many."""
+        if len(self._sessions) >= self._max_sessions:
+            self._num_refused += 1
+            detail = f"{self._max_sessions} sessions are open"
+            raise RequestProblem(ProblemKind.OVERLOADED, detail, retry_after_ms=1000)
+        self._sessions[session.id] = session
+        self._num_opened += 1
+
+    def remove(self, session_id: str) -> None:
+        """Idempotent."""
+        self._sessions.pop(session_id, None)
+
+    def tally_of(self, model: str) -> Tally:
+        """The model's totals; only for models that the engine serves, which bounds them."""
+        return self._models.setdefault(model, _Model()).tally
+
+    def observe_latency(self, model: str, latency_s: float) -> None:
+        """A result was handed to the writer that long after its frame arrived."""
+        totals = self._models.setdefault(model, _Model())
+        totals.latency_counts[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        totals.latency_sum_s += latency_s
+
+    def statistics(self) -> SessionStatistics:
+        return SessionStatistics(
+            sessions=len(self._sessions),
+            sessions_opened=self._num_opened,
+            sessions_refused=self._num_refused,
+            streams=sum(session.num_streams for session in self._sessions.values()),
+            outbox_bytes=sum(session.outbox_bytes for session in self._sessions.values()),
+            models={name: _receipts(totals) for name, totals in self._models.items()},
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that what is in flight in all is what the open streams have in flight."""
+        in_flight = dict.fromkeys(self._models, 0)
+        for session in self._sessions.values():
+            for model, tally in session.tallies():
+                tally.check_integrity()
+                in_flight[model] += tally.in_flight
+        for model, totals in self._models.items():
+            totals.tally.check_integrity()
+            assert totals.tally.in_flight == in_flight[model], (model, in_flight[model])
+            assert sum(totals.latency_counts) == totals.tally.results, model
+
+
+def _receipts(totals: _Model) -> ModelReceipts:
+    tally = totals.tally
+    return ModelReceipts(
+        received=tally.received,
+        refused=tally.refused,
+        accepted=tally.accepted,
+        results=tally.results,
+        errors=tally.errors,
+        cancelled=tally.cancelled,
+        dropped={reason.value: count for reason, count in tally.dropped.items()},
+        in_flight=tally.in_flight,
+        latency=LatencyStatistics(
+            counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s
+        ),
+    )

@@ -1,0 +1,54 @@
+"""Tells a client that reads from one that only keeps its socket open."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_MESSAGES = 16
+
+
+class AckWindow:
+    """Results of one stream that the client has not acknowledged.
+
+    A write is not a delivery: kernels and proxies swallow megabytes for a reader that has stopped.
+    With ``WINDOW_MESSAGES`` results unacknowledged, and no acknowledgement that gets further for
+    ``deadline_s``, the stream is stalled. Only the newest ``WINDOW_MESSAGES`` are remembered:
+    whether the window is full is all that matters.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._unacknowledged: deque[int] = deque(maxlen=WINDOW_MESSAGES)
+        self._acknowledged_seq = -1
+        self._full_since: float | None = None
+
+    @property
+    def stalls_at(self) -> float | None:
+        """When the stream counts as stalled if nothing is acknowledged; None: not in sight."""
+        return None if self._full_since is None else self._full_since + self._deadline_s
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """Up to where the client has processed the stream; -1 before the first ``ack``."""
+        return self._acknowledged_seq
+
+    def sent(self, seq: int, now: float) -> None:
+        """The result of frame ``seq`` was written."""
+        if seq <= self._acknowledged_seq:
+            return  # acknowledged ahead, with a later frame's drop
+        self._unacknowledged.append(seq)
+        if self._is_full and self._full_since is None:
+            self._full_since = now
+
+    def acknowledge(self, seq: int, now: float) -> None:
+        """The client has processed everything up to ``seq``."""
+        if seq <= self._acknowledged_seq:
+            return
+        self._acknowledged_seq = seq
+        remaining = (other for other in self._unacknowledged if other > seq)
+        self._unacknowledged = deque(remaining, maxlen=WINDOW_MESSAGES)
+        self._full_since = now if self._is_full else None
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._unacknowledged) == WINDOW_MESSAGES

@@ -1,0 +1,75 @@
+"""How much a client may have sent on one stream, counted since ``open`` as in QUIC."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# A client that keeps to its credit never comes near this: it is broken or hostile.
+FAR_OVER_FACTOR = 2
+
+
+class Grant(NamedTuple):
+    """Cumulative limits; they only grow."""
+
+    max_frames: int
+    max_bytes: int
+
+
+class CreditWindow:
+    """Frames and payload bytes in flight on one stream, against what the client was allowed.
+
+    Limits are cumulative, so a lost or late message never makes the two sides disagree. A frame
+    counts from its arrival until its receipt is handed to the writer, whether it was accepted or
+    refused; its bytes are those of its payload, in all pieces. One frame is always admitted when
+    none is in flight, so a frame larger than the byte window still gets through.
+    """
+
+    def __init__(self, max_frames: int, max_bytes: int) -> None:
+        if max_frames < 1 or max_bytes < 1:
+            raise ValueError(f"a window of {max_frames} frames, {max_bytes} bytes admits nothing")
+        self._window = Grant(max_frames, max_bytes)
+        self._received = Grant(0, 0)
+        self._settled = Grant(0, 0)
+
+    @property
+    def grant(self) -> Grant:
+        """What the client may have sent in all."""
+        window, settled = self._window, self._settled
+        return Grant(window.max_frames + settled.max_frames, window.max_bytes + settled.max_bytes)
+
+    @property
+    def frames_in_flight(self) -> int:
+        return self._received.max_frames - self._settled.max_frames
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._received.max_bytes - self._settled.max_bytes
+
+    @property
+    def is_far_exceeded(self) -> bool:
+        """Whether the client ignores credit altogether."""
+        return self.frames_in_flight > FAR_OVER_FACTOR * self._window.max_frames
+
+    def receive_bytes(self, num_bytes: int) -> None:
+        """Payload has arrived: a whole frame's or one piece's."""
+        frames, size_bytes = self._received
+        self._received = Grant(frames, size_bytes + num_bytes)
+
+    def receive_frame(self) -> bool:
+        """The frame whose bytes have arrived is complete; returns whether credit covered it."""
+        was_idle = self.frames_in_flight == 0
+        frames, size_bytes = self._received
+        self._received = Grant(frames + 1, size_bytes)
+        limit = self.grant
+        return was_idle or (frames < limit.max_frames and size_bytes <= limit.max_bytes)
+
+    def settle(self, num_frames: int, num_bytes: int) -> None:
+        """Receipts for that many frames and bytes go out: the limits grow by as much.
+
+        Raises:
+            ValueError: more than is in flight; nothing has changed.
+        """
+        if num_frames > self.frames_in_flight or num_bytes > self.bytes_in_flight:
+            raise ValueError(f"{num_frames} frames, {num_bytes} bytes are not in flight")
+        frames, size_bytes = self._settled
+        self._settled = Grant(frames + num_frames, size_bytes + num_bytes)

@@ -1,0 +1,122 @@
+"""What waits in an outbox, and what the writer takes from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.types import DropReason
+
+# A drop is encoded when it leaves, because it may grow until then; this is about its length.
+DROP_BYTES = 120
+
+
+class OutgoingKind(Enum):
+    """What a part of the outgoing flow is, for the bookkeeping after it was written."""
+
+    CONTROL = "control"  # about the connection, or a grant of credit
+    STREAM = "stream"  # opened, error
+    ATTACHMENT = "attachment"  # a piece; its result follows
+    RESULT = "result"
+    DROP = "drop"
+    CLOSED = "closed"  # the stream's last message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One WebSocket message for the writer; give it to ``Session.handle_sent`` once written.
+
+    ``num_frames`` receipts are complete with this message, the highest for frame ``seq``;
+    ``credit_bytes`` is the payload size of those frames. ``deadline`` (loop time) is the frame's
+    own: a result is still worth having before it.
+    """
+
+    kind: OutgoingKind
+    data: bytes
+    is_text: bool = True
+    stream: int | None = None
+    seq: int | None = None
+    deadline: float | None = None
+    num_frames: int = 0
+    credit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultGroup:
+    """A result with its attachments, already encoded: the pieces go first, the result last.
+
+    ``ordinal`` numbers the frames that a stream received, without gaps, whatever their ``seq``.
+    """
+
+    seq: int
+    ordinal: int
+    deadline: float | None
+    credit_bytes: int
+    pieces: tuple[bytes, ...]
+    text: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text) + sum(map(len, self.pieces))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRange:
+    """Consecutive frames that were given up for the same reason."""
+
+    reason: DropReason
+    first_seq: int
+    last_seq: int
+    first_ordinal: int
+    last_ordinal: int
+    credit_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return DROP_BYTES
+
+    @property
+    def num_frames(self) -> int:
+        return self.last_ordinal - self.first_ordinal + 1
+
+    def merge(self, later: DropRange) -> DropRange | None:
+        """Both as one range; None if the reasons differ or a received frame lies between."""
+        if later.reason is not self.reason or later.first_ordinal != self.last_ordinal + 1:
+            return None
+        return DropRange(
+            reason=self.reason,
+            first_seq=self.first_seq,
+            last_seq=later.last_seq,
+            first_ordinal=self.first_ordinal,
+            last_ordinal=later.last_ordinal,
+            credit_bytes=self.credit_bytes + later.credit_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamText:
+    """Any other message of a stream; ``seq`` is set when it answers a frame."""
+
+    kind: OutgoingKind
+    text: bytes
+    seq: int | None = None
+    credit_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text)
+
+
+Entry = ResultGroup | DropRange | StreamText
+
+
+def drop_of(group: ResultGroup) -> DropRange:
+    """What is told instead of a result that comes too late."""
+    return DropRange(
+        reason=DropReason.LATE,
+        first_seq=group.seq,
+        last_seq=group.seq,
+        first_ordinal=group.ordinal,
+        last_ordinal=group.ordinal,
+        credit_bytes=group.credit_bytes,
+    )

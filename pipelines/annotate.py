@@ -1,0 +1,160 @@
+"""The annotated frame: what was found, drawn over the picture or made unrecognisable in it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, cast
+
+import cv2
+import msgspec
+import numpy as np
+
+from engine.types import Attachment, AttachmentKind
+from pipelines.answers import Answer, Box, Classification, DetectedObject, Detections
+from pipelines.images import Picture
+
+MAX_SIDE = 1280  # pixels; bounds the width of landscape and the height of portrait pictures
+JPEG_QUALITY = 80
+BLUR_MARGIN = 0.2  # of the box, on every side: hair, ears and chin identify too
+BLUR_CELLS = 6  # along the longer side; coarser than what face recognition works with
+
+Mode = Literal["boxes", "blur"]
+Colour = tuple[int, int, int]
+
+# Blue, green, red. Okabe and Ito's palette: distinguishable with any kind of colour vision.
+_PALETTE: tuple[Colour, ...] = (
+    (115, 158, 0),
+    (0, 159, 230),
+    (233, 180, 86),
+    (66, 228, 240),
+    (178, 114, 0),
+    (0, 94, 213),
+    (167, 121, 204),
+)
+_BLACK: Colour = (0, 0, 0)
+_WHITE: Colour = (255, 255, 255)
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+
+
+def annotate(picture: Picture, answer: Answer, mode: Mode) -> Attachment:
+    """Draw ``answer`` on a copy of ``picture``, at most ``MAX_SIDE`` pixels a side, as JPEG.
+
+    ``picture`` has the size that the answer names and stays unchanged.
+    """
+    canvas, ratio = _shrunk(picture)
+    if isinstance(answer, Classification):
+        _draw_classes(canvas, answer)
+    elif mode == "blur":
+        blur_regions(canvas, [_scaled(thing.box, ratio) for thing in answer.objects])
+    else:
+        _draw_objects(canvas, answer, ratio)
+    height, width = canvas.shape[:2]
+    _, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return Attachment(
+        kind=AttachmentKind.ANNOTATED_FRAME,
+        meta=msgspec.json.encode({"width": width, "height": height, "codec": "jpeg"}),
+        payload=encoded.tobytes(),
+    )
+
+
+def blur_regions(canvas: Picture, boxes: list[Box]) -> None:
+    """Replace every box, widened by ``BLUR_MARGIN``, with at most 6x6 flat cells, in place.
+
+    Averaging destroys what it removes; a Gaussian of known width can be undone in part.
+    """
+    height, width = canvas.shape[:2]
+    for x1, y1, x2, y2 in boxes:
+        margin_x, margin_y = (x2 - x1) * BLUR_MARGIN, (y2 - y1) * BLUR_MARGIN
+        left, top = max(0, int(x1 - margin_x)), max(0, int(y1 - margin_y))
+        right, bottom = min(width, int(x2 + margin_x) + 1), min(height, int(y2 + margin_y) + 1)
+        region = canvas[top:bottom, left:right]
+        if region.size == 0:
+            continue
+        cell = max(2.0, max(right - left, bottom - top) / BLUR_CELLS)
+        cells = (max(1, int((right - left) / cell)), max(1, int((bottom - top) / cell)))
+        mosaic = cv2.resize(region, cells, interpolation=cv2.INTER_AREA)
+        canvas[top:bottom, left:right] = cv2.resize(
+            mosaic, (right - left, bottom - top), interpolation=cv2.INTER_NEAREST
+        )
+
+
+def _shrunk(picture: Picture) -> tuple[Picture, float]:
+    """A copy to draw on, and its size relative to ``picture``."""
+    height, width = picture.shape[:2]
+    ratio = min(1.0, MAX_SIDE / max(width, height))
+    if ratio == 1.0:
+        return picture.copy(), 1.0
+    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+    return cast(Picture, cv2.resize(picture, size, interpolation=cv2.INTER_AREA)), ratio
+
+
+def _scaled(box: Box, ratio: float) -> Box:
+    x1, y1, x2, y2 = box
+    return x1 * ratio, y1 * ratio, x2 * ratio, y2 * ratio
+
+
+class _Pen(NamedTuple):
+    """Sizes that stay readable from 160 to 1280 pixels."""
+
+    line: int
+    font_scale: float
+    font_line: int
+
+    @staticmethod
+    def for_canvas(canvas: Picture) -> _Pen:
+        side = min(canvas.shape[:2])
+        return _Pen(
+            line=max(1, round(side / 240)),
+            font_scale=float(np.clip(side / 900, 0.35, 1.2)),
+            font_line=max(1, round(side / 480)),
+        )
+
+
+def _draw_objects(canvas: Picture, answer: Detections, ratio: float) -> None:
+    pen = _Pen.for_canvas(canvas)
+    labels = sorted({thing.label for thing in answer.objects})
+    for thing in reversed(answer.objects):  # the strongest on top
+        colour = _PALETTE[labels.index(thing.label) % len(_PALETTE)]
+        _draw_object(canvas, thing, ratio, pen, colour)
+
+
+def _draw_object(
+    canvas: Picture, thing: DetectedObject, ratio: float, pen: _Pen, colour: Colour
+) -> None:
+    left, top, right, bottom = (round(value) for value in _scaled(thing.box, ratio))
+    cv2.rectangle(canvas, (left, top), (right, bottom), colour, pen.line, cv2.LINE_AA)
+    for x, y in thing.landmarks or ():
+        centre = round(x * ratio), round(y * ratio)
+        cv2.circle(canvas, centre, pen.line + 1, _BLACK, cv2.FILLED, cv2.LINE_AA)
+        cv2.circle(canvas, centre, pen.line, colour, cv2.FILLED, cv2.LINE_AA)
+    _draw_label(canvas, f"{thing.label} {thing.score:.2f}", (left, top), pen, colour)
+
+
+def _draw_classes(canvas: Picture, answer: Classification) -> None:
+    pen = _Pen.for_canvas(canvas)
+    bottom = 0
+    for rank, entry in enumerate(answer.classes):
+        colour = _PALETTE[rank % len(_PALETTE)]
+        text = f"{entry.label} {entry.score:.2f}"
+        bottom = _draw_label(canvas, text, (0, bottom), pen, colour)
+
+
+def _draw_label(canvas: Picture, text: str, at: tuple[int, int], pen: _Pen, colour: Colour) -> int:
+    """Text on a plate that sits on ``at``, moved inside the canvas; returns the plate's bottom."""
+    (text_width, text_height), baseline = cv2.getTextSize(
+        text, _FONT, pen.font_scale, pen.font_line
+    )
+    plate_width, plate_height = text_width + 4, text_height + baseline + 4
+    left = max(0, min(at[0], canvas.shape[1] - plate_width))
+    top = at[1] - plate_height if at[1] >= plate_height else at[1]
+    bottom = top + plate_height
+    cv2.rectangle(canvas, (left, top), (left + plate_width, bottom), colour, cv2.FILLED)
+    origin = (left + 2, bottom - baseline - 2)
+    ink = _ink_on(colour)
+    cv2.putText(canvas, text, origin, _FONT, pen.font_scale, ink, pen.font_line, cv2.LINE_AA)
+    return bottom
+
+
+def _ink_on(colour: Colour) -> Colour:
+    """Black or white, whichever contrasts more (ITU-R BT.601 luma)."""
+    blue, green, red = colour
+    return _BLACK if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else _WHITE

@@ -1,0 +1,157 @@
+"""An executor that a test plays by hand, or that answers by itself after a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.batching.executor import ExecutorEvents, Work
+from engine.errors import EngineError
+from engine.types import Failed, Result, Timing
+
+
+@dataclass(eq=False)
+class FakeBatch:
+    """What one worker took in one go."""
+
+    worker: int
+    works: list[Work]
+    alone: bool
+    keys: list[int] = field(init=False)  # not answered yet
+
+    def __post_init__(self) -> None:
+        self.keys = [work.key for work in self.works]
+
+
+class FakeExecutor:
+    """``workers`` workers with room for ``1 + prefetch`` batches each and ``slab_items`` items.
+
+    With ``run_s=None`` nothing is answered until the test says so (``finish``, ``kill``,
+    ``fail``); with a number every worker runs its batches one after the other, each for
+    ``run_s`` seconds. ``block`` stops that, as a model that hangs would. The answer's data is the
+    payload, so that mixed-up answers show.
+    """
+
+    def __init__(
+        self,
+        events: ExecutorEvents,
+        *,
+        workers: int = 1,
+        prefetch: int = 0,
+        run_s: float | None = None,
+        slab_items: int = 1000,
+        warmup_run_s: dict[int, float] | None = None,
+    ) -> None:
+        self.batches: list[FakeBatch] = []  # every batch ever dispatched
+        self.busy: list[FakeBatch] = []  # not finished
+        self.slab: set[int] = set()  # keys that occupy a slot
+        self.alive = set(range(workers))
+        self.run_s = run_s
+        self._events = events
+        self._slots = 1 + prefetch
+        self._slab_items = slab_items
+        self._warmup_run_s = warmup_run_s or {}
+        self._is_blocked = False
+
+    # --- Executor
+
+    @property
+    def free_slots(self) -> int:
+        return sum(self._room(worker) for worker in self.alive)
+
+    @property
+    def idle_workers(self) -> int:
+        return sum(not self._held(worker) for worker in self.alive)
+
+    @property
+    def warmup_run_s(self) -> dict[int, float]:
+        return self._warmup_run_s
+
+    def dispatch(self, batch: Sequence[Work], *, alone: bool = False) -> int:
+        assert not alone or self.idle_workers > 0
+        candidates = [w for w in sorted(self.alive) if self._room(w) > 0]
+        worker = min(candidates, key=lambda w: len(self._held(w)))
+        retried = sum(work.key in self.slab for work in batch)
+        taken = min(len(batch), self._slab_items - len(self.slab) + retried)
+        if taken > 0:
+            fake = FakeBatch(worker, list(batch[:taken]), alone)
+            self.batches.append(fake)
+            self.busy.append(fake)
+            self.slab.update(fake.keys)
+            self._run_next(worker)
+        return taken
+
+    def release(self, key: int) -> None:
+        self.slab.discard(key)
+
+    # --- played by the test
+
+    @property
+    def payloads(self) -> list[list[bytes]]:
+        """Payloads of every batch so far."""
+        return [[bytes(work.payload) for work in batch.works] for batch in self.batches]
+
+    def finish(self, batch: FakeBatch | None = None, *, error: EngineError | None = None) -> None:
+        """Answer a batch (default: the oldest unfinished), each item with its own payload."""
+        batch = batch or self.busy[0]
+        self.busy.remove(batch)
+        self._events.on_batch(len(batch.works), self.run_s or 0.0)
+        for work in batch.works:
+            self.slab.discard(work.key)
+            outcome = Failed(error) if error is not None else self._result(batch, work)
+            self._events.on_done(work.key, outcome)
+        self._events.on_room()
+        self._run_next(batch.worker)
+
+    def kill(self, worker: int = 0, reason: str = "killed by signal 9") -> None:
+        """The worker dies with everything that it holds."""
+        self.alive.discard(worker)
+        lost = self._held(worker)
+        self.busy = [batch for batch in self.busy if batch.worker != worker]
+        self._events.on_lost([work.key for batch in lost for work in batch.works], reason)
+
+    def revive(self, worker: int = 0) -> None:
+        self.alive.add(worker)
+        self._events.on_room()
+
+    def break_down(self, reason: str = "circuit open") -> None:
+        """Every worker dies and none comes back by itself."""
+        for worker in sorted(self.alive):
+            self.kill(worker, reason)
+        self._events.on_unavailable(reason)
+
+    def block(self) -> None:
+        self._is_blocked = True
+
+    def unblock(self) -> None:
+        self._is_blocked = False
+        for worker in self.alive:
+            self._run_next(worker)
+
+    # --- inside
+
+    def _held(self, worker: int) -> list[FakeBatch]:
+        return [batch for batch in self.busy if batch.worker == worker]
+
+    def _room(self, worker: int) -> int:
+        held = self._held(worker)
+        return 0 if any(batch.alone for batch in held) else self._slots - len(held)
+
+    def _run_next(self, worker: int) -> None:
+        held = self._held(worker)
+        if self.run_s is not None and held and not self._is_blocked:
+            asyncio.get_running_loop().call_later(self.run_s, self._on_ran, held[0])
+
+    def _on_ran(self, batch: FakeBatch) -> None:
+        if batch in self.busy and self._held(batch.worker)[0] is batch and not self._is_blocked:
+            self.finish(batch)
+
+    def _result(self, batch: FakeBatch, work: Work) -> Result:
+        return Result(
+            data=bytes(work.payload),
+            model="fake",
+            version="1",
+            timing=Timing(run=round((self.run_s or 0.0) * 1e6)),
+            batch_size=len(batch.works),
+        )

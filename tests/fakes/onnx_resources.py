@@ -1,0 +1,81 @@
+"""``Resources`` for pipelines under test: real networks on plain ONNX Runtime, or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from engine.pipeline import Arrays
+
+Shape = tuple[int | str | None, ...]
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+
+
+class OrtSession:
+    """A network on the CPU, one thread."""
+
+    providers = ("CPUExecutionProvider",)
+
+    def __init__(self, path: Path) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        inputs = self._session.get_inputs()
+        self.input_names = tuple(node.name for node in inputs)
+        self.output_names = tuple(node.name for node in self._session.get_outputs())
+        self.input_shapes: tuple[Shape, ...] = tuple(tuple(node.shape) for node in inputs)
+        self.input_dtypes = tuple(np.dtype(_DTYPES[node.type]) for node in inputs)
+
+    def run(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        outputs = self._session.run(list(self.output_names), dict(inputs))
+        return dict(zip(self.output_names, outputs, strict=True))
+
+
+class FunctionSession:
+    """A network that is a function of its one input; remembers the shapes that it was given."""
+
+    providers = ("CPUExecutionProvider",)
+
+    def __init__(
+        self,
+        function: Callable[[NDArray[Any]], list[NDArray[Any]]],
+        *,
+        input_shape: Shape = ("batch", 3, "height", "width"),
+        input_dtype: type[np.generic] = np.float32,
+        num_outputs: int = 1,
+        input_names: tuple[str, ...] = ("images",),
+    ) -> None:
+        self._function = function
+        self.input_names = input_names
+        self.output_names = tuple(f"output{index}" for index in range(num_outputs))
+        self.input_shapes: tuple[Shape, ...] = (input_shape,) * len(input_names)
+        self.input_dtypes = (np.dtype(input_dtype),) * len(input_names)
+        self.ran: list[tuple[int, ...]] = []
+
+    def run(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        images = inputs[self.input_names[0]]
+        self.ran.append(images.shape)
+        return dict(zip(self.output_names, self._function(images), strict=True))
+
+
+class OrtResources:
+    """Opens ONNX files; implements ``engine.pipeline.Resources``."""
+
+    def open_session(self, path: Path) -> OrtSession:
+        return OrtSession(path)
+
+
+class FunctionResources:
+    """Lends the same session whatever is asked for."""
+
+    def __init__(self, session: FunctionSession) -> None:
+        self.session = session
+
+    def open_session(self, path: Path) -> FunctionSession:
+        return self.session

@@ -1,0 +1,77 @@
+"""An event loop whose clock jumps: timers cost no time, and their order and instants are exact.
+
+    @pytest.fixture
+    def event_loop_policy():
+        return VirtualTimePolicy()
+
+makes pytest-asyncio run a module's tests on it. ``run_until(time)`` lets a test wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Mapping
+from typing import Any
+
+
+class _NeverWaits(selectors.BaseSelector):
+    """Instead of waiting for ``timeout`` seconds, moves the loop's clock on by them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._inner = selectors.DefaultSelector()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._inner.select(0)
+        if not ready:
+            if timeout is None:
+                raise RuntimeError("deadlock: nothing is ready and no timer is set")
+            self.now += max(timeout, 0.0)
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._inner.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._inner.get_map()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Starts at time 0. Threads and sockets cannot wake it from a wait: it does not wait."""
+
+    def __init__(self) -> None:
+        self._clock = _NeverWaits()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+class VirtualTimePolicy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return VirtualTimeLoop()
+
+
+async def run_until(when: float) -> None:
+    """Return once everything due at ``when`` (loop time) has happened."""
+    loop = asyncio.get_running_loop()
+    reached = loop.create_future()
+    loop.call_at(when, reached.set_result, None)
+    await reached
+    await settle()
+
+
+async def settle() -> None:
+    """Let everything happen that is ready now, and what follows from it (a few turns deep)."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,102 @@
+/** Small live plots on canvas: newest value at the right, colours from the style sheet. */
+
+const POINTS = 60;
+
+export class Plot {
+  #canvas;
+  #series;
+  #kind;
+  #minimumMax;
+
+  /** `kind` is line or bars; `minimumMax` keeps small values from filling the plot. */
+  constructor(canvas, { kind = "line", series = 1, minimumMax = 1 } = {}) {
+    this.#canvas = canvas;
+    this.#kind = kind;
+    this.#minimumMax = minimumMax;
+    this.#series = Array.from({ length: series }, () => []);
+  }
+
+  /** One new value per series; null leaves a gap. */
+  push(...values) {
+    values.forEach((value, index) => {
+      const points = this.#series[index];
+      points.push(value);
+      if (points.length > POINTS) points.shift();
+    });
+    this.draw();
+  }
+
+  clear() {
+    for (const points of this.#series) points.length = 0;
+    this.draw();
+  }
+
+  draw() {
+    const context = this.#prepare();
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    const max = Math.max(this.#minimumMax, ...this.#series.flat().filter((v) => v !== null)) * 1.1;
+    const style = getComputedStyle(this.#canvas);
+    const colours = [style.getPropertyValue("--plot-1"), style.getPropertyValue("--plot-2")];
+    // Last series first, so that the first one lies on top.
+    for (let index = this.#series.length - 1; index >= 0; index -= 1) {
+      const place = (value, position, count) => ({
+        x: width - ((count - 1 - position) * width) / (POINTS - 1),
+        y: height - 1 - (value / max) * (height - 2),
+      });
+      const draw = this.#kind === "bars" ? drawBars : drawLine;
+      draw(context, this.#series[index], place, height, colours[index], width / POINTS);
+    }
+  }
+
+  #prepare() {
+    const { clientWidth, clientHeight } = this.#canvas;
+    const ratio = globalThis.devicePixelRatio || 1;
+    this.#canvas.width = Math.round(clientWidth * ratio);
+    this.#canvas.height = Math.round(clientHeight * ratio);
+    const context = this.#canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    return context;
+  }
+}
+
+function drawLine(context, points, place, height, colour) {
+  for (const run of unbroken(points)) {
+    const path = run.map(({ value, index }) => place(value, index, points.length));
+    context.beginPath();
+    for (const { x, y } of path) context.lineTo(x, y);
+    context.strokeStyle = colour;
+    context.lineWidth = 1.5;
+    context.lineJoin = "round";
+    context.stroke();
+    context.lineTo(path.at(-1).x, height);
+    context.lineTo(path[0].x, height);
+    context.globalAlpha = 0.14;
+    context.fillStyle = colour;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+}
+
+function drawBars(context, points, place, height, colour, slot) {
+  context.fillStyle = colour;
+  points.forEach((value, index) => {
+    if (!value) return;
+    const { x, y } = place(value, index, points.length);
+    context.fillRect(x - slot * 0.8, y, slot * 0.7, height - y);
+  });
+}
+
+/** Runs of neighbouring values without a gap. */
+function unbroken(points) {
+  const runs = [];
+  let run = null;
+  points.forEach((value, index) => {
+    if (value === null) {
+      run = null;
+      return;
+    }
+    if (run === null) runs.push((run = []));
+    run.push({ value, index });
+  });
+  return runs;
+}

@@ -130,7 +130,7 @@ def problem_body(error: RequestProblem, *, instance: str = "") -> Problem:
 
 
 def error_message(error: RequestProblem) -> ErrorMessage:
-    """A refusal that concerns the whole connection, as a control message."""
+    """A refusal as a control message that names no stream."""
     return ErrorMessage(
         problem=problem_body(error),
         retryable=error.kind.retryable,

@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 from gateway.config import LoggingConfig
@@ -81,19 +80,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
-
-
-class SessionLog(logging.LoggerAdapter[logging.Logger]):
-    """Puts the session's id before every message."""
-
-    def __init__(self, logger: logging.Logger, session: str) -> None:
-        super().__init__(logger, {})
-        self._session = session
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        return f"session {self._session}: {msg}", kwargs
 
 
 def configure_logging(config: LoggingConfig, stream: TextIO | None = None) -> None:

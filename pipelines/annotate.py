@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Literal, NamedTuple, cast
 
 import cv2
 import msgspec
-import numpy as np
 
 from engine.types import Attachment, AttachmentKind
 from pipelines.answers import Answer, Box, Classification, DetectedObject, Detections
@@ -21,7 +21,7 @@ Mode = Literal["boxes", "blur"]
 Colour = tuple[int, int, int]
 
 # Blue, green, red. Okabe and Ito's palette: distinguishable with any kind of colour vision.
-_PALETTE: tuple[Colour, ...] = (
+PALETTE: tuple[Colour, ...] = (
     (115, 158, 0),
     (0, 159, 230),
     (233, 180, 86),
@@ -33,6 +33,7 @@ _PALETTE: tuple[Colour, ...] = (
 _BLACK: Colour = (0, 0, 0)
 _WHITE: Colour = (255, 255, 255)
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
+_PLATE_MARGIN = 2  # pixels around a label's text
 
 
 def annotate(picture: Picture, answer: Answer, mode: Mode) -> Attachment:
@@ -101,19 +102,19 @@ class _Pen(NamedTuple):
 
     @staticmethod
     def for_canvas(canvas: Picture) -> _Pen:
-        side = min(canvas.shape[:2])
+        side = max(canvas.shape[:2])
         return _Pen(
-            line=max(1, round(side / 240)),
-            font_scale=float(np.clip(side / 900, 0.35, 1.2)),
-            font_line=max(1, round(side / 480)),
+            line=max(1, round(side / 420)),
+            font_scale=min(max(side / 1400, 0.4), 1.0),
+            font_line=max(1, round(side / 900)),
         )
 
 
 def _draw_objects(canvas: Picture, answer: Detections, ratio: float) -> None:
     pen = _Pen.for_canvas(canvas)
-    labels = sorted({thing.label for thing in answer.objects})
     for thing in reversed(answer.objects):  # the strongest on top
-        colour = _PALETTE[labels.index(thing.label) % len(_PALETTE)]
+        # From the label alone, so that a colour does not change when other objects come and go.
+        colour = PALETTE[zlib.crc32(thing.label.encode()) % len(PALETTE)]
         _draw_object(canvas, thing, ratio, pen, colour)
 
 
@@ -126,32 +127,38 @@ def _draw_object(
         centre = round(x * ratio), round(y * ratio)
         cv2.circle(canvas, centre, pen.line + 1, _BLACK, cv2.FILLED, cv2.LINE_AA)
         cv2.circle(canvas, centre, pen.line, colour, cv2.FILLED, cv2.LINE_AA)
-    _draw_label(canvas, f"{thing.label} {thing.score:.2f}", (left, top), pen, colour)
+    text = f"{thing.label} {thing.score:.2f}"
+    plate_width, plate_height = _plate_size(text, pen)
+    left = max(0, min(left, canvas.shape[1] - plate_width))
+    top = top - plate_height if top >= plate_height else top  # on the box, or else inside it
+    _draw_plate(canvas, text, (left, top), pen, colour)
 
 
 def _draw_classes(canvas: Picture, answer: Classification) -> None:
     pen = _Pen.for_canvas(canvas)
-    bottom = 0
+    top = 0
     for rank, entry in enumerate(answer.classes):
-        colour = _PALETTE[rank % len(_PALETTE)]
         text = f"{entry.label} {entry.score:.2f}"
-        bottom = _draw_label(canvas, text, (0, bottom), pen, colour)
+        _draw_plate(canvas, text, (0, top), pen, PALETTE[rank % len(PALETTE)])
+        top += _plate_size(text, pen)[1]
 
 
-def _draw_label(canvas: Picture, text: str, at: tuple[int, int], pen: _Pen, colour: Colour) -> int:
-    """Text on a plate that sits on ``at``, moved inside the canvas; returns the plate's bottom."""
-    (text_width, text_height), baseline = cv2.getTextSize(
-        text, _FONT, pen.font_scale, pen.font_line
-    )
-    plate_width, plate_height = text_width + 4, text_height + baseline + 4
-    left = max(0, min(at[0], canvas.shape[1] - plate_width))
-    top = at[1] - plate_height if at[1] >= plate_height else at[1]
-    bottom = top + plate_height
-    cv2.rectangle(canvas, (left, top), (left + plate_width, bottom), colour, cv2.FILLED)
-    origin = (left + 2, bottom - baseline - 2)
+def _plate_size(text: str, pen: _Pen) -> tuple[int, int]:
+    """Width and height of the text with its plate."""
+    (width, height), baseline = cv2.getTextSize(text, _FONT, pen.font_scale, pen.font_line)
+    return width + 2 * _PLATE_MARGIN, height + baseline + 2 * _PLATE_MARGIN
+
+
+def _draw_plate(
+    canvas: Picture, text: str, top_left: tuple[int, int], pen: _Pen, colour: Colour
+) -> None:
+    left, top = top_left
+    width, height = _plate_size(text, pen)
+    cv2.rectangle(canvas, top_left, (left + width - 1, top + height - 1), colour, cv2.FILLED)
+    _, baseline = cv2.getTextSize(text, _FONT, pen.font_scale, pen.font_line)
+    origin = (left + _PLATE_MARGIN, top + height - baseline - _PLATE_MARGIN)
     ink = _ink_on(colour)
     cv2.putText(canvas, text, origin, _FONT, pen.font_scale, ink, pen.font_line, cv2.LINE_AA)
-    return bottom
 
 
 def _ink_on(colour: Colour) -> Colour:

@@ -33,4 +33,8 @@ def _settle_opencv() -> None:
     """Process-wide, so only here: the worker's own threads are the parallelism, and what OpenCV
     logs about a bad picture is told to its sender instead."""
     cv2.setNumThreads(1)
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    silent = 0
+    if hasattr(cv2, "setLogLevel"):  # moved by OpenCV 5
+        cv2.setLogLevel(silent)
+    else:
+        cv2.utils.logging.setLogLevel(silent)

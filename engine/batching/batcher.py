@@ -14,7 +14,7 @@ from engine.batching.dispatcher import Dispatcher
 from engine.batching.executor import Executor
 from engine.batching.policy import BatchPolicy
 from engine.config import ModelConfig
-from engine.errors import InvalidInput, Unavailable
+from engine.errors import Unavailable
 from engine.lane import Entry
 from engine.types import (
     Cancelled,
@@ -41,7 +41,6 @@ class ModelBatcher:
     def __init__(self, model: str, config: ModelConfig) -> None:
         self.counters = Counters()
         self._model = model
-        self._max_item_bytes = config.max_item_bytes
         self._cost = CostModel()
         self._policy = BatchPolicy(
             max_batch_size=config.max_batch_size,
@@ -127,7 +126,7 @@ class ModelBatcher:
     # --- ExecutorEvents
 
     def on_room(self) -> None:
-        if self._dispatcher.is_started:
+        if self._dispatcher.has_room:
             self._unavailable = None
             self._schedule_pump()
 
@@ -227,9 +226,6 @@ class ModelBatcher:
             raise Unavailable("the engine or the lane is closed")
         if self._unavailable is not None:
             raise Unavailable(self._unavailable)
-        size = memoryview(item.payload).nbytes
-        if size > self._max_item_bytes:
-            raise InvalidInput(f"{size} bytes; the model takes at most {self._max_item_bytes}")
         if item.id in lane.entries:
             raise ValueError(f"item {item.id} of this lane is not answered yet")
 

@@ -53,8 +53,9 @@ class Dispatcher:
         self._executor = executor
 
     @property
-    def is_started(self) -> bool:
-        return self._executor is not None
+    def has_room(self) -> bool:
+        """A worker can take a batch."""
+        return self._executor is not None and self._executor.free_slots > 0
 
     @property
     def num_waiting(self) -> int:

@@ -121,7 +121,7 @@ class WorkerChannel:
         if size > MAX_DOWN_BYTES:
             raise ChannelError(f"a message of {size} bytes is over the limit of {MAX_DOWN_BYTES}")
         body = self._receive_exactly(size)
-        return None if body is None else cast(Down, self._decoder.decode(body))
+        return None if body is None else self._decoder.decode(body)
 
     def send(self, encoded: bytes) -> None:
         """Send the bytes of ``encode_message``; raises ``OSError`` when the host is gone."""

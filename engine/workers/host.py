@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.config import ModelConfig
 from engine.errors import EngineError, StartupError, Unavailable
@@ -118,6 +118,10 @@ class WorkerHost:
         return self._state
 
     @property
+    def _is_closed(self) -> bool:
+        return self._state is HostState.CLOSED
+
+    @property
     def free_slots(self) -> int:
         if self._state is not HostState.READY or self._is_reserved:
             return 0
@@ -188,9 +192,9 @@ class WorkerHost:
         """The host's task: one worker after another until closed."""
         reason = "closed"
         try:
-            while self._state is not HostState.CLOSED:
+            while not self._is_closed:
                 reason = await self._run_worker(first)
-                if self._state is not HostState.CLOSED:
+                if not self._is_closed:
                     delay_s = self._note_death(reason)
                     self._report_death(reason)
                     await asyncio.sleep(delay_s)
@@ -239,17 +243,14 @@ class WorkerHost:
             self._child = None
 
     async def _wait_loaded(self, child: Child, loaded: asyncio.Future[Ready]) -> Ready:
-        await asyncio.wait(
-            {loaded, child.exited},
-            timeout=self._config.start_timeout_s,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        either: list[asyncio.Future[Any]] = [loaded, child.exited]
+        limit_s = self._config.start_timeout_s
+        await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if loaded.done():
             return loaded.result()
         model = self._launch.start.manifest.name
         if child.exited.done():
             raise StartupError(f"model {model}: {child.name} {child.exited.result()} while loading")
-        limit_s = self._config.start_timeout_s
         raise StartupError(
             f"model {model}: {child.name} was not ready within start_timeout_s = {limit_s:g} s"
         )

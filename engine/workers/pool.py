@@ -58,7 +58,7 @@ class WorkerPool:
         self._warmup_run_s: dict[int, float] = {}
         self._providers: tuple[str, ...] = ()
         self._is_short = False  # the last dispatch found the slab full
-        self._is_closed = False
+        self._is_serving = False
 
     @property
     def free_slots(self) -> int:
@@ -99,6 +99,8 @@ class WorkerPool:
             for start in starts:
                 start.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
+        self._is_serving = True
+        self.on_room()
 
     def dispatch(self, batch: Sequence[Work], *, alone: bool = False) -> int:
         """See :class:`engine.batching.executor.Executor`.
@@ -130,8 +132,7 @@ class WorkerPool:
         if slot is not None and self._slab is not None:
             self._slab.release(slot[0])
             if self._is_short:
-                self._is_short = False
-                self._events.on_room()
+                self.on_room()
 
     def statistics(self) -> PoolStatistics:
         """Cheap snapshot: one small read from /proc per worker."""
@@ -160,7 +161,7 @@ class WorkerPool:
 
         What is still unanswered then is reported lost. Idempotent.
         """
-        self._is_closed = True
+        self._is_serving = False
         closing = [asyncio.create_task(host.aclose(deadline)) for host in self._hosts]
         if closing:
             await asyncio.wait(closing)
@@ -179,7 +180,7 @@ class WorkerPool:
         self.on_room()
 
     def on_room(self) -> None:
-        if not self._is_closed and self.free_slots > 0:
+        if self._is_serving and self.free_slots > 0:
             self._is_short = False
             self._events.on_room()
 
@@ -200,7 +201,7 @@ class WorkerPool:
         if keys:
             self._events.on_lost(keys, reason)
         gone = (HostState.OPEN, HostState.PROBING, HostState.CLOSED)
-        if not self._is_closed and all(host.state in gone for host in self._hosts):
+        if self._is_serving and all(host.state in gone for host in self._hosts):
             self._events.on_unavailable(self.statistics().reason)
 
     # helpers
@@ -239,14 +240,12 @@ class WorkerPool:
         return min(open_hosts, key=lambda host: host.load, default=None)
 
     def _check_size(self, work: Work) -> InvalidInput | None:
-        size, limit = len(work.payload), self._config.max_item_bytes
+        size, limit = memoryview(work.payload).nbytes, self._config.max_item_bytes
         if size > limit:
             return InvalidInput(f"the payload has {size} bytes, max_item_bytes is {limit}")
         size = len(work.meta) + len(work.options)
         if size > MAX_META_BYTES:
-            return InvalidInput(
-                f"meta and options have {size} bytes, the limit is {MAX_META_BYTES}"
-            )
+            return InvalidInput(f"meta and options: {size} bytes, the limit is {MAX_META_BYTES}")
         return None
 
     def _refuse(self, key: int, error: InvalidInput) -> None:

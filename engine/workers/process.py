@@ -52,9 +52,8 @@ def main() -> None:
         sys.exit(0)  # the host left before it said anything
     configure_logging(start, arguments.worker)
     stages = load(start, channel, SlabReader(arguments.slab_fd))
-    threading.Thread(
-        target=read_forever, args=(channel, stages), name="reader", daemon=True
-    ).start()
+    reader = threading.Thread(target=read_forever, args=(channel, stages), daemon=True)
+    reader.start()
     guarded(stages.run)()
     # Not sys.exit: native libraries that are torn down at exit have been seen to hang and crash.
     os._exit(0)
@@ -96,7 +95,7 @@ def load(start: Start, channel: WorkerChannel, slab: SlabReader) -> Stages:
         if isinstance(error, EngineError):
             detail = error.detail
         else:
-            logger.error("the model could not be loaded", exc_info=True)
+            logger.exception("the model could not be loaded")
             detail = f"{type(error).__name__}: {error}"
         channel.send(encode_message(StartFailed(detail[:4096]), UP_OVERHEAD_BYTES))
         os._exit(EXIT_START_FAILED)

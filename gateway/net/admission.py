@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.connection import Connection, Ending, Traffic
 
+logger = logging.getLogger(__name__)
+
 RETRY_AFTER_MS = 2000
+IDLE_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +83,25 @@ class ConnectionTable:
             self._connections.discard(connection)
             self._past.add(connection.traffic)
             self._closed[connection.code] += 1
+            logger.debug("%s over: %s", connection.name, connection.traffic)
             if not self._connections:
                 self._empty.set()
 
     def refuse_new(self) -> None:
         """From now on nobody gets a place."""
         self._is_closing = True
+
+    def drain_all(self, deadline_ms: int) -> None:
+        """Tell every client to go elsewhere."""
+        for connection in self:
+            connection.session.drain(deadline_ms)
+
+    async def wait_idle(self, deadline: float) -> None:
+        """Wait until nobody waits for anything, or ``deadline``."""
+        loop = asyncio.get_running_loop()
+        # Polled: it is a fact about many parts at once, and asked for once in a process's life.
+        while not all(connection.is_idle for connection in self) and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(IDLE_POLL_S)
 
     def end_all(self, ending: Ending) -> None:
         for connection in self:

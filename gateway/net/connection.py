@@ -48,6 +48,13 @@ class ConnectionSession(Protocol):
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The message was handed to the transport."""
 
+    def drain(self, deadline_ms: int) -> None:
+        """Tell the client to go elsewhere."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing accepted is unanswered."""
+
     def close(self, reason: str) -> None:
         """The connection is over; idempotent."""
 
@@ -61,6 +68,9 @@ class Ending:
     fault: ConnectionFault | None = None
     is_peers: bool = False  # the peer sent its close frame first
     is_silent: bool = False  # there is nobody to say goodbye to
+
+    def __str__(self) -> str:
+        return f"code {int(self.code)}, {self.reason}"
 
 
 _LOST = Ending(code=ABNORMAL, reason="connection lost", is_silent=True)
@@ -122,6 +132,11 @@ class Connection:
         """Why it ends, in a word or two; empty before."""
         return self._ending.result().reason if self._ending.done() else ""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything accepted is answered, and everything said is sent."""
+        return self._ending.done() or (self.session.is_idle and self._outbox.is_empty)
+
     def end(self, ending: Ending) -> None:
         """End the connection for this reason, unless it has one already."""
         if not self._ending.done():
@@ -149,7 +164,7 @@ class Connection:
             await self._part(tasks)
         finally:
             self.end(_LOST)
-            self.session.close(self._ending.result().reason)
+            self.session.close(str(self._ending.result()))
             self._socket.abort()
             for task in tasks:
                 task.cancel()
@@ -159,7 +174,7 @@ class Connection:
     async def _part(self, tasks: set[asyncio.Task[None]]) -> None:
         """Close the session, then the socket: in order if the peer takes part, else by force."""
         ending = self._ending.result()
-        self.session.close(ending.reason)
+        self.session.close(str(ending))
         self._wake.set()
         if ending.is_silent:
             return

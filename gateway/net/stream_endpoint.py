@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,8 +16,6 @@ from gateway.net.gate import Gate
 from gateway.net.websocket import PeerGone, Socket
 from gateway.stream.outbox import Outbox
 from gateway.wire.messages import SUBPROTOCOL
-
-logger = logging.getLogger(__name__)
 
 
 class OpenSession(Protocol):
@@ -63,8 +59,7 @@ class StreamEndpoint:
                 await socket.accept()
             except PeerGone:
                 raise ConnectionResetError from None
-            connection = self._connection(socket, principal)
-            await self._serve(connection)
+            await self._connections.serve(self._connection(socket, principal))
         return socket.response
 
     def _connection(self, socket: Socket, principal: str | None) -> Connection:
@@ -80,26 +75,6 @@ class StreamEndpoint:
             outbox=outbox, principal=principal, on_fault=connection.fail
         )
         return connection
-
-    async def _serve(self, connection: Connection) -> None:
-        started_at = asyncio.get_running_loop().time()
-        logger.info("%s opened", connection.name)
-        try:
-            await self._connections.serve(connection)
-        finally:
-            traffic = connection.traffic
-            logger.info(
-                "%s closed: code %d (%s) after %.1f s, in %d messages %d bytes, out %d messages "
-                "%d bytes",
-                connection.name,
-                connection.code,
-                connection.reason,
-                asyncio.get_running_loop().time() - started_at,
-                traffic.messages_in,
-                traffic.bytes_in,
-                traffic.messages_out,
-                traffic.bytes_out,
-            )
 
 
 def check_protocol(request: web.Request) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from msgspec import UNSET
 
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Progress, Result
 from gateway.errors import (
@@ -17,8 +18,8 @@ from gateway.errors import (
     ConnectionFault,
     ProblemKind,
     RequestProblem,
+    error_message,
     from_engine_error,
-    problem_body,
 )
 from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream, StreamTable
 from gateway.stream.entries import DropRange, Entry, Outgoing, OutgoingKind, ResultGroup, StreamText
@@ -26,7 +27,6 @@ from gateway.stream.outbox import Outbox, OutboxFull
 from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
 from gateway.wire.messages import (
     MAX_TEXT_BYTES,
-    UNSET,
     AttachmentRef,
     Closed,
     Credit,
@@ -40,20 +40,13 @@ from gateway.wire.messages import (
 from gateway.wire.protocol import StreamEvent, StreamState
 
 
-def error_message(
-    problem: RequestProblem,
-    *,
-    stream: int | None = None,
-    seq: int | None = None,
-    prompt_id: str | None = None,
+def stream_error(
+    problem: RequestProblem, stream: int, *, seq: int | None = None, prompt_id: str | None = None
 ) -> ErrorMessage:
-    """The ``error`` that tells a refusal."""
-    retry_after_ms = problem.retry_after_ms
-    return ErrorMessage(
-        problem=problem_body(problem),
-        retryable=problem.kind.retryable,
-        retry_after_ms=UNSET if retry_after_ms is None else retry_after_ms,
-        stream=UNSET if stream is None else stream,
+    """The ``error`` that tells a refusal on a stream, of a frame or of a prompt."""
+    return msgspec.structs.replace(
+        error_message(problem),
+        stream=stream,
         seq=UNSET if seq is None else seq,
         id=UNSET if prompt_id is None else prompt_id,
     )
@@ -106,7 +99,7 @@ class Deliver:
         self._outbox.open_stream(
             stream.id, weight=settings.lane.weight, keeps_late=settings.is_lossless
         )
-        credit = CreditGrant(max_frames=stream.credit.grant[0], max_bytes=stream.credit.grant[1])
+        credit = CreditGrant(**stream.credit.grant._asdict())
         opened = encode(Opened(stream=stream.id, credit=credit))
         self._put(stream, StreamText(kind=OutgoingKind.STREAM, text=opened))
 
@@ -206,8 +199,9 @@ class Deliver:
         if outgoing.kind is OutgoingKind.RESULT and outgoing.seq is not None:
             stream.acks.sent(outgoing.seq, self._now())
         if outgoing.num_frames and stream.state is StreamState.OPEN:
-            max_frames, max_bytes = stream.credit.grant
-            self.tell(Credit(stream=stream.id, max_frames=max_frames, max_bytes=max_bytes))
+            grant = stream.credit.next_announcement()
+            if grant is not None:
+                self.tell(Credit(stream=stream.id, **grant._asdict()))
 
     def _settle_credit(self, outgoing: Outgoing) -> None:
         # Before the write ends, or a client that is quicker than our bookkeeping would be refused
@@ -281,10 +275,8 @@ class Deliver:
     def _put_error(
         self, stream: FrameStream, seq: int, problem: RequestProblem, credit_bytes: int
     ) -> None:
-        text = encode(error_message(problem, stream=stream.id, seq=seq))
-        entry = StreamText(
-            kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes
-        )
+        text = encode(stream_error(problem, stream.id, seq=seq))
+        entry = StreamText(kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes)
         self._put(stream, entry)
 
     def _finish_if_done(self, stream: FrameStream) -> None:
@@ -314,9 +306,7 @@ class Deliver:
         self._on_fault(fault)
 
 
-def _group(
-    stream: FrameStream, frame: AcceptedFrame, result: Result, text: bytes
-) -> ResultGroup:
+def _group(stream: FrameStream, frame: AcceptedFrame, result: Result, text: bytes) -> ResultGroup:
     pieces: list[bytes] = []
     for attachment in result.attachments:
         header = FrameHeader(

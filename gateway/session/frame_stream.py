@@ -50,12 +50,12 @@ class FrameStream:
     ``frames`` holds exactly the frames that ``tally`` counts as in flight; credit bounds it.
     """
 
-    lane: Lane  # set once the engine has opened it, before anything is offered
+    lane: Lane  # from ``attach``
 
-    def __init__(self, settings: StreamSettings, *, tally: Tally, ack_deadline_s: float) -> None:
+    def __init__(self, settings: StreamSettings, *, ack_deadline_s: float) -> None:
         self.settings = settings
         self.state = StreamState.OPEN
-        self.tally = tally
+        self.tally = Tally()
         self.credit = CreditWindow(settings.credit_frames, settings.credit_bytes)
         # One more than the window: a frame is always allowed when none is in flight.
         self.sequencer: Sequencer[Result] = Sequencer(settings.credit_frames + 1)
@@ -70,6 +70,11 @@ class FrameStream:
     @property
     def id(self) -> int:
         return self.settings.id
+
+    def attach(self, lane: Lane, totals: Tally) -> None:
+        """The engine has opened ``lane`` for this stream; receipts count in ``totals`` as well."""
+        self.lane = lane
+        self.tally.parent = totals
 
     def advance(self, event: StreamEvent) -> None:
         """Move on; raises UnexpectedMessage and changes nothing when the event does not fit."""

@@ -16,7 +16,7 @@ from gateway.errors import (
     RequestProblem,
     from_engine_error,
 )
-from gateway.session.deliver import Deliver, error_message
+from gateway.session.deliver import Deliver, stream_error
 from gateway.session.frame_stream import AcceptedFrame, FrameStream, StreamTable
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
 from gateway.wire.codec import BinaryMessage, MessageType, UnexpectedMessage
@@ -57,9 +57,7 @@ class Ingest:
         if stream is None:
             if not self._streams.is_spent(header.stream) and not header.has_more:
                 problem = RequestProblem(ProblemKind.UNKNOWN_STREAM, "open it first")
-                self._deliver.tell(
-                    error_message(problem, stream=header.stream, seq=header.seq)
-                )
+                self._deliver.tell(stream_error(problem, header.stream, seq=header.seq))
             return
         if stream.state in (StreamState.CLOSING, StreamState.CLOSED):
             return  # was under way when the stream was closed

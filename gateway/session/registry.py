@@ -146,7 +146,5 @@ def _receipts(totals: _Model) -> ModelReceipts:
         cancelled=tally.cancelled,
         dropped={reason.value: count for reason, count in tally.dropped.items()},
         in_flight=tally.in_flight,
-        latency=LatencyStatistics(
-            counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s
-        ),
+        latency=LatencyStatistics(counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s),
     )

@@ -30,6 +30,7 @@ class CreditWindow:
         self._window = Grant(max_frames, max_bytes)
         self._received = Grant(0, 0)
         self._settled = Grant(0, 0)
+        self._announced = self._window
 
     @property
     def grant(self) -> Grant:
@@ -73,3 +74,17 @@ class CreditWindow:
             raise ValueError(f"{num_frames} frames, {num_bytes} bytes are not in flight")
         frames, size_bytes = self._settled
         self._settled = Grant(frames + num_frames, size_bytes + num_bytes)
+
+    def next_announcement(self) -> Grant | None:
+        """What to tell the client now; None while it has half a window left.
+
+        A client without credit has frames in flight, and the receipt of the last one finds it so:
+        nobody waits for a grant that was withheld.
+        """
+        grant, half = self.grant, (self._window.max_frames // 2, self._window.max_bytes // 2)
+        frames_left = self._announced.max_frames - self._received.max_frames
+        bytes_left = self._announced.max_bytes - self._received.max_bytes
+        if grant == self._announced or (frames_left > half[0] and bytes_left > half[1]):
+            return None
+        self._announced = grant
+        return grant

@@ -5,19 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
-from gateway.stream.entries import (
-    DropRange,
-    Entry,
-    Outgoing,
-    OutgoingKind,
-    ResultGroup,
-    StreamText,
-    drop_of,
-)
+from gateway.stream.entries import Entry, Outgoing, OutgoingKind
+from gateway.stream.stream_queue import StreamQueue
 from gateway.wire.codec import encode
-from gateway.wire.messages import Credit, Drop, ServerMessage
+from gateway.wire.messages import Credit, ServerMessage
 
 MAX_CONTROL = 256
 # Lossless results arrive a batch at a time and credit is their brake; a healthy reader must not
@@ -42,22 +36,12 @@ def _ignore_popped(outgoing: Outgoing) -> None:
 
 
 @dataclass(slots=True)
-class _Queue:
-    """One stream's share: entries in order, and the group that has been begun."""
+class _Share:
+    """A stream's turn among the others."""
 
-    stream: int
-    weight: float
-    keeps_late: bool  # lossless: results are never given up
-    entries: deque[Entry] = field(default_factory=deque)
-    begun: ResultGroup | None = None
-    pieces: deque[bytes] = field(default_factory=deque)  # of ``begun``, not yet popped
-    droppable_bytes: int = 0  # results in ``entries``, unless ``keeps_late``
-    finish: float = 0.0  # virtual time at which its share of the past is used up
+    queue: StreamQueue
+    finish: float = 0.0  # virtual time at which what it has sent is paid off
     is_scheduled: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.entries and self.begun is None
 
 
 class Outbox:
@@ -65,12 +49,11 @@ class Outbox:
 
     Order: messages about the connection and credit first; then the streams, sharing the bytes by
     weight (start-time fair queueing); inside a stream first in, first out. One message at a time
-    leaves, so control and other streams pass between the pieces of a large attachment; a group
-    once begun is finished.
+    leaves, so control and other streams pass between the pieces of a large attachment.
 
     A result is decided when its first message leaves: ``on_settled(stream, seq, delivered)`` tells
-    it, and ``on_popped`` every message that leaves. Past its deadline it leaves as ``drop(late)``, unless the stream is lossless. Drops of the
-    same reason merge while they wait.
+    it, and ``on_popped`` every message that leaves. Past its deadline a result leaves as
+    ``drop(late)``, unless the stream is lossless. Drops of the same reason merge while they wait.
 
     Bounds: over ``max_bytes``, the oldest waiting results of the stream with most bytes become
     ``drop(late)``. What may not be given up (lossless results, errors) may grow to ``KEPT_FACTOR``
@@ -86,22 +69,21 @@ class Outbox:
         self._max_bytes = max_bytes
         self._max_control = max_control
         self._control: deque[bytes] = deque()
+        self._control_bytes = 0
         self._credits: dict[int, Credit] = {}  # the newest per stream
-        self._queues: dict[int, _Queue] = {}
-        self._schedule: list[tuple[float, int, _Queue]] = []  # heap by virtual start
+        self._shares: dict[int, _Share] = {}
+        self._schedule: list[tuple[float, int, _Share]] = []  # heap by virtual start
         self._virtual_time = 0.0
         self._num_scheduled = 0  # ties leave in the order in which they were scheduled
-        self._size_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes waiting, without what has been popped."""
-        return self._size_bytes
+        """Bytes waiting, without what has been popped and grants of credit."""
+        return self._control_bytes + sum(s.queue.size_bytes for s in self._shares.values())
 
     @property
     def is_empty(self) -> bool:
-        streams_are_empty = all(queue.is_empty for queue in self._queues.values())
-        return not self._control and not self._credits and streams_are_empty
+        return not self._control and not self._credits and self._num_answers == 0
 
     def open_stream(self, stream: int, *, weight: float, keeps_late: bool) -> None:
         """Make room for a stream; it is forgotten when its ``closed`` is popped.
@@ -109,24 +91,27 @@ class Outbox:
         Raises:
             ValueError: it is open already.
         """
-        if stream in self._queues:
+        if stream in self._shares:
             raise ValueError(f"stream {stream} is open")
-        self._queues[stream] = _Queue(stream, weight, keeps_late)
+        settle = partial(self._settle, stream)
+        queue = StreamQueue(stream, settle, weight=weight, keeps_late=keeps_late)
+        self._shares[stream] = _Share(queue)
 
     def put_control(self, message: ServerMessage) -> None:
-        """Queue a message about the connection.
+        """Queue a message about the connection, or a grant, which replaces an older one.
 
         Raises:
             OutboxFull: too many of them wait, or too many bytes.
         """
         if isinstance(message, Credit):
-            self._put_credit(message)
+            if message.stream in self._shares:  # else its ``closed`` has gone out
+                self._credits[message.stream] = message
+        elif len(self._control) >= self._max_control:
+            raise OutboxFull(f"{self._max_control} control messages wait for a slow reader")
         else:
-            if len(self._control) >= self._max_control:
-                raise OutboxFull(f"{self._max_control} control messages wait")
             data = encode(message)
             self._control.append(data)
-            self._size_bytes += len(data)
+            self._control_bytes += len(data)
             self._make_room()
         self.on_wake()
 
@@ -136,16 +121,9 @@ class Outbox:
         Raises:
             OutboxFull: no room, and nothing that may be given up.
         """
-        queue = self._queues[stream]
-        last = queue.entries[-1] if queue.entries else None
-        if isinstance(entry, DropRange) and isinstance(last, DropRange):
-            merged = last.merge(entry)
-            if merged is not None:
-                queue.entries[-1] = merged
-                return
-        queue.entries.append(entry)
-        self._account(queue, entry, 1)
-        self._activate(queue)
+        share = self._shares[stream]
+        share.queue.put(entry)
+        self._activate(share)
         self._make_room()
         self.on_wake()
 
@@ -159,30 +137,24 @@ class Outbox:
     def clear(self) -> None:
         """Forget everything, undecided: the connection is gone."""
         self._control.clear()
+        self._control_bytes = 0
         self._credits.clear()
-        self._queues.clear()
+        self._shares.clear()
         self._schedule.clear()
-        self._size_bytes = 0
 
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
-        total = sum(map(len, self._control))
-        for queue in self._queues.values():
-            results = [e.size_bytes for e in queue.entries if isinstance(e, ResultGroup)]
-            assert queue.droppable_bytes == (0 if queue.keeps_late else sum(results))
-            total += sum(entry.size_bytes for entry in queue.entries)
-            total += sum(map(len, queue.pieces))
-            total += len(queue.begun.text) if queue.begun is not None else 0
-            assert queue.is_scheduled or queue.is_empty
-        assert total == self._size_bytes, (total, self._size_bytes)
-        assert len(self._schedule) == sum(q.is_scheduled for q in self._queues.values())
-
-    # --- taking
+        assert self._control_bytes == sum(map(len, self._control))
+        for share in self._shares.values():
+            share.queue.check_integrity()
+            assert share.is_scheduled == (len(share.queue) > 0)
+        assert len(self._schedule) == sum(s.is_scheduled for s in self._shares.values())
+        assert self._credits.keys() <= self._shares.keys()
 
     def _pop_control(self) -> Outgoing | None:
         if self._control:
             data = self._control.popleft()
-            self._size_bytes -= len(data)
+            self._control_bytes -= len(data)
             return Outgoing(kind=OutgoingKind.CONTROL, data=data)
         if self._credits:
             stream = next(iter(self._credits))
@@ -193,160 +165,44 @@ class Outbox:
     def _pop_stream(self, now: float) -> Outgoing | None:
         if not self._schedule:
             return None
-        start, _, queue = heapq.heappop(self._schedule)
-        self._virtual_time = max(self._virtual_time, start)
+        start, _, share = heapq.heappop(self._schedule)
+        self._virtual_time = start
         # Still marked as scheduled: settling a result may put more into this very queue.
-        outgoing = self._take(queue, now)
-        queue.finish = start + len(outgoing.data) / queue.weight
-        queue.is_scheduled = False
+        outgoing = share.queue.take(now)
+        share.finish = start + len(outgoing.data) / share.queue.weight
+        share.is_scheduled = False
         if outgoing.kind is OutgoingKind.CLOSED:
-            del self._queues[queue.stream]
-            self._credits.pop(queue.stream, None)
-        elif not queue.is_empty:
-            self._activate(queue)
+            del self._shares[share.queue.stream]
+            self._credits.pop(share.queue.stream, None)
+        else:
+            self._activate(share)
         return outgoing
 
-    def _take(self, queue: _Queue, now: float) -> Outgoing:
-        if queue.begun is not None:
-            return self._next_of_group(queue, queue.begun)
-        entry = self._pop_entry(queue)
-        if isinstance(entry, StreamText):
-            return _text_outgoing(queue.stream, entry)
-        if isinstance(entry, ResultGroup) and not self._is_late(queue, entry, now):
-            queue.begun = entry
-            queue.pieces.extend(entry.pieces)
-            self._size_bytes += entry.size_bytes
-            outgoing = self._next_of_group(queue, entry)
-            self.on_settled(queue.stream, entry.seq, True)
-            return outgoing
-        return self._take_drops(queue, entry, now)
-
-    def _next_of_group(self, queue: _Queue, group: ResultGroup) -> Outgoing:
-        if queue.pieces:
-            piece = queue.pieces.popleft()
-            self._size_bytes -= len(piece)
-            return Outgoing(
-                kind=OutgoingKind.ATTACHMENT,
-                data=piece,
-                is_text=False,
-                stream=queue.stream,
-                seq=group.seq,
-                deadline=group.deadline,
-            )
-        queue.begun = None
-        self._size_bytes -= len(group.text)
-        return Outgoing(
-            kind=OutgoingKind.RESULT,
-            data=group.text,
-            stream=queue.stream,
-            seq=group.seq,
-            deadline=group.deadline,
-            num_frames=1,
-            credit_bytes=group.credit_bytes,
-        )
-
-    def _take_drops(self, queue: _Queue, entry: ResultGroup | DropRange, now: float) -> Outgoing:
-        """The entry as a drop, together with what follows and may be told in the same breath."""
-        drops = self._as_drop(queue, entry)
-        while queue.entries:
-            follower = queue.entries[0]
-            if isinstance(follower, StreamText) or (
-                isinstance(follower, ResultGroup) and not self._is_late(queue, follower, now)
-            ):
-                break
-            later = follower if isinstance(follower, DropRange) else drop_of(follower)
-            merged = drops.merge(later)
-            if merged is None:
-                break
-            self._as_drop(queue, self._pop_entry(queue))
-            drops = merged
-        return _drop_outgoing(queue.stream, drops)
-
-    def _as_drop(self, queue: _Queue, entry: Entry) -> DropRange:
-        if isinstance(entry, DropRange):
-            return entry
-        assert isinstance(entry, ResultGroup)
-        self.on_settled(queue.stream, entry.seq, False)
-        return drop_of(entry)
-
-    def _pop_entry(self, queue: _Queue) -> Entry:
-        entry = queue.entries.popleft()
-        self._account(queue, entry, -1)
-        return entry
-
-    def _is_late(self, queue: _Queue, group: ResultGroup, now: float) -> bool:
-        return not queue.keeps_late and group.deadline is not None and now > group.deadline
-
-    # --- bookkeeping
-
-    def _put_credit(self, credit: Credit) -> None:
-        queue = self._queues.get(credit.stream)
-        if queue is not None:  # else its ``closed`` has gone out
-            self._credits[credit.stream] = credit
-
-    def _activate(self, queue: _Queue) -> None:
-        if queue.is_scheduled:
+    def _activate(self, share: _Share) -> None:
+        if share.is_scheduled or len(share.queue) == 0:
             return
-        queue.is_scheduled = True
+        share.is_scheduled = True
         self._num_scheduled += 1
-        start = max(self._virtual_time, queue.finish)
-        heapq.heappush(self._schedule, (start, self._num_scheduled, queue))
+        start = max(self._virtual_time, share.finish)
+        heapq.heappush(self._schedule, (start, self._num_scheduled, share))
 
-    def _account(self, queue: _Queue, entry: Entry, sign: int) -> None:
-        size_bytes = sign * entry.size_bytes
-        self._size_bytes += size_bytes
-        if isinstance(entry, ResultGroup) and not queue.keeps_late:
-            queue.droppable_bytes += size_bytes
-
-    def _make_room(self) -> None:
-        while self._size_bytes > self._max_bytes and not self._holds_one_answer:
-            victim = max(self._queues.values(), key=lambda q: q.droppable_bytes, default=None)
-            if victim is None or victim.droppable_bytes == 0:
-                break
-            self._give_up_oldest(victim)
-        if self._size_bytes > KEPT_FACTOR * self._max_bytes and not self._holds_one_answer:
-            raise OutboxFull(f"{self._size_bytes} bytes wait for a slow reader")
-
-    def _give_up_oldest(self, queue: _Queue) -> None:
-        for index, entry in enumerate(queue.entries):
-            if isinstance(entry, ResultGroup):
-                drop = drop_of(entry)
-                queue.entries[index] = drop
-                self._account(queue, entry, -1)
-                self._account(queue, drop, 1)
-                self.on_settled(queue.stream, entry.seq, False)
-                return
+    def _settle(self, stream: int, seq: int, delivered: bool) -> None:
+        self.on_settled(stream, seq, delivered)
 
     @property
-    def _holds_one_answer(self) -> bool:
-        """Whether a single answer is all that waits: then its size alone must not lose it."""
-        return sum(len(q.entries) + (q.begun is not None) for q in self._queues.values()) <= 1
+    def _num_answers(self) -> int:
+        return sum(len(share.queue) for share in self._shares.values())
 
+    def _make_room(self) -> None:
+        while self._is_over(self._max_bytes):
+            queues = (share.queue for share in self._shares.values())
+            victim = max(queues, key=lambda queue: queue.droppable_bytes, default=None)
+            if victim is None or victim.droppable_bytes == 0:
+                break
+            victim.give_up_oldest()
+        if self._is_over(KEPT_FACTOR * self._max_bytes):
+            raise OutboxFull(f"{self.size_bytes} bytes wait for a slow reader")
 
-def _text_outgoing(stream: int, entry: StreamText) -> Outgoing:
-    return Outgoing(
-        kind=entry.kind,
-        data=entry.text,
-        stream=stream,
-        seq=entry.seq,
-        num_frames=0 if entry.seq is None else 1,
-        credit_bytes=entry.credit_bytes,
-    )
-
-
-def _drop_outgoing(stream: int, drops: DropRange) -> Outgoing:
-    message = Drop(
-        stream=stream,
-        reason=drops.reason.value,
-        first=drops.first_seq,
-        last=drops.last_seq,
-        count=drops.num_frames,
-    )
-    return Outgoing(
-        kind=OutgoingKind.DROP,
-        data=encode(message),
-        stream=stream,
-        seq=drops.last_seq,
-        num_frames=drops.num_frames,
-        credit_bytes=drops.credit_bytes,
-    )
+    def _is_over(self, limit_bytes: int) -> bool:
+        # A single answer passes whatever its size: no reader is slow enough to deserve that.
+        return self.size_bytes > limit_bytes and self._num_answers > 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from engine.batching.executor import ExecutorEvents, Work
 from engine.errors import EngineError
 from engine.types import Failed, Result, Timing
+from engine.workers.pool import PoolStatistics
 
 
 @dataclass(eq=False)
@@ -48,6 +49,9 @@ class FakeExecutor:
         self.slab: set[int] = set()  # keys that occupy a slot
         self.alive = set(range(workers))
         self.run_s = run_s
+        self.num_workers = workers
+        self.is_started = False
+        self.start_error: BaseException | None = None
         self._events = events
         self._slots = 1 + prefetch
         self._slab_items = slab_items
@@ -84,6 +88,29 @@ class FakeExecutor:
 
     def release(self, key: int) -> None:
         self.slab.discard(key)
+
+    # --- Pool, for the engine
+
+    async def start(self) -> None:
+        if self.start_error is not None:
+            raise self.start_error
+        self.is_started = True
+        self._events.on_room()
+
+    async def aclose(self, deadline: float) -> None:
+        self.is_started = False
+        for worker in sorted(self.alive):
+            self.kill(worker, "closed")
+
+    def statistics(self) -> PoolStatistics:
+        is_ready = self.is_started and bool(self.alive)
+        return PoolStatistics(
+            ready=is_ready,
+            reason="" if is_ready else "no worker",
+            workers_alive=len(self.alive),
+            workers_wanted=self.num_workers,
+            restarts=0,
+        )
 
     # --- played by the test
 

@@ -146,9 +146,9 @@ def build_echo(manifest: Manifest, resources: Resources) -> Echo:
 def build_scripted(manifest: Manifest, resources: Resources) -> Scripted:
     options = manifest.options
     here = options.get("start_worker", worker_index()) == worker_index()
-    if "start" in options and here:
-        if "start_once" not in options or created(options["start_once"]):
-            misbehave_at_start(options["start"])
+    is_due = "start_once" not in options or created(options["start_once"])
+    if "start" in options and here and is_due:
+        misbehave_at_start(options["start"])
     return Scripted(options)
 
 

@@ -26,8 +26,11 @@ export class SourceError extends Error {
   }
 }
 
-/** Plays the camera in `video`; `onEnded` is called when it is unplugged or taken away. */
-export async function openCamera(video, onEnded) {
+/**
+ * Plays the camera in `video`; `onEnded` is called when it is unplugged or taken away. An aborted
+ * `signal` gives the camera back, also when the user allows it only after that.
+ */
+export async function openCamera(video, { signal, onEnded }) {
   // Absent on plain http beyond localhost: browsers give cameras to secure pages only.
   if (navigator.mediaDevices === undefined) throw new SourceError("insecure");
   let stream;
@@ -39,14 +42,17 @@ export async function openCamera(video, onEnded) {
   } catch (error) {
     throw new SourceError(CAMERA_FAULTS[error.name] ?? "camera_failed", { cause: error });
   }
-  stream.getVideoTracks()[0].addEventListener("ended", onEnded, { once: true });
+  if (signal.aborted) {
+    for (const track of stream.getTracks()) track.stop();
+    return;
+  }
+  stream.getVideoTracks()[0].addEventListener("ended", onEnded, { once: true, signal });
   video.srcObject = stream;
   await play(video, "camera_failed");
 }
 
 /** Plays a clip of the server in `video`, over and over. */
 export async function openClip(video, url) {
-  video.srcObject = null;
   video.src = url;
   video.loop = true;
   await play(video, "clip_missing");

@@ -115,7 +115,7 @@ export const NOTICES = {
 export const BANNERS = {
   overload:
     "The model is slower than the camera: frames are skipped so that what you see stays fresh.",
-  slow_encoder:
+  slow_device:
     "This device is slower than the camera: frames are skipped so that what you see stays fresh.",
   unavailable: "The model cannot serve at the moment. The gateway is bringing it back.",
 };

@@ -20,9 +20,9 @@ const KNOWN_TYPES = new Set(Object.values(MessageType));
 const HIGH = 2 ** 32;
 const SPACE = 0x20;
 
-// Standard codes after which coming back by itself makes sense. 1006 never travels: it is what a
-// browser reports when the connection just broke.
-const RETRYABLE_STANDARD = new Set([1001, 1006, 1011, 1012, 1013]);
+// Standard codes after which coming back by itself makes sense. 1005 and 1006 never travel: they
+// are what a browser reports when a connection ended without a code, or just broke.
+const RETRYABLE_STANDARD = new Set([1001, 1005, 1006, 1011, 1012, 1013]);
 
 /** Bytes that do not follow the protocol. */
 export class ProtocolError extends Error {

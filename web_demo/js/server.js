@@ -7,13 +7,13 @@ export class Unauthorized extends Error {
   name = "Unauthorized";
 }
 
-/** The models that are served: [{name, kind?, description?}]. */
+/** The models that are served: [{id, kind, ready, reason}]. */
 export async function fetchModels(key) {
   const response = await ask("/v1/models", key);
   if (response.status === 401) throw new Unauthorized();
   if (!response.ok) throw new Error(`/v1/models answered ${response.status}`);
-  const { models } = await response.json();
-  return models;
+  const { data } = await response.json();
+  return data;
 }
 
 /** Null when the gateway can serve, else why it cannot. */

@@ -61,11 +61,10 @@ export class RunStatistics {
   #latencies = new SlidingWindow(LATENCY_WINDOW_MS);
   #offered = new SlidingWindow(SHARE_WINDOW_MS);
   #skipped = new SlidingWindow(SHARE_WINDOW_MS);
+  #skippedHere = new SlidingWindow(SHARE_WINDOW_MS); // this device could not encode in time
   #phases = new Map(); // phase -> moving average, ms
   #losses = new Map(); // reason -> count
   #isOverloaded = false;
-  sent = 0;
-  errors = 0;
 
   /** The source produced a frame. */
   offered(now) {
@@ -76,6 +75,7 @@ export class RunStatistics {
   lost(now, reason, count = 1) {
     this.#losses.set(reason, (this.#losses.get(reason) ?? 0) + count);
     this.#skipped.add(now, count);
+    if (reason === "encoder") this.#skippedHere.add(now, count);
   }
 
   result(now, latencyMs, timing) {
@@ -89,7 +89,8 @@ export class RunStatistics {
 
   snapshot(now) {
     const offered = this.#offered.sum(now);
-    const share = offered === 0 ? 0 : Math.min(1, this.#skipped.sum(now) / offered);
+    const skipped = this.#skipped.sum(now);
+    const share = offered === 0 ? 0 : Math.min(1, skipped / offered);
     const limit = this.#isOverloaded ? OVERLOAD_LEAVE : OVERLOAD_ENTER;
     this.#isOverloaded = offered >= OVERLOAD_MIN_FRAMES && share > limit;
     return {
@@ -98,6 +99,7 @@ export class RunStatistics {
       p95: this.#latencies.percentile(now, 0.95),
       skippedShare: share,
       isOverloaded: this.#isOverloaded,
+      isSlowDevice: this.#isOverloaded && this.#skippedHere.sum(now) > skipped / 2,
       losses: new Map(this.#losses),
       phases: new Map(this.#phases),
     };

@@ -1,173 +1,143 @@
 /**
  * The sending half of the page: owns the connection and turns bitmaps into JPEG.
  *
- * The same class runs in a module Worker (worker.js) or, without OffscreenCanvas, on the main
- * thread. `post(message, transfer)` carries its answers to the page. Every `frame` is answered by
- * exactly one `sent` or `skipped`, which gives the bitmap back or says that it was closed.
+ * It lives in a module Worker (worker.js) or, without OffscreenCanvas, on the main thread.
  *
- * Page -> uplink: connect {url, token}, open {options, picture}, frame {bitmap, tCapture},
+ * Page -> uplink: start {run, url, token, options, picture}, frame {bitmap, tCapture},
  *   rendered {seq}, stop.
- * Uplink -> page: state, opened, refused {message}, sent {seq, bitmap, bytes, canSend},
- *   skipped {reason}, result {…, annotated}, drop {reason, seqs}, problem {…}, receipts {…}.
+ * Uplink -> page, each with `run` and `hasCredit`: state, opened, credit, sent {seq, bitmap, bytes},
+ *   skipped {reason}, result {…, annotated}, drop {reason, seqs}, problem {…}, refused {message},
+ *   receipts {…}.
+ *
+ * Every `frame` is answered by exactly one `sent`, which gives the bitmap back, or `skipped`,
+ * which says that it was closed.
  */
 
 import { ClawstreamClient } from "./client.js";
 
 const RECEIPTS_INTERVAL_MS = 500;
 
-export class Uplink {
+/** One run, from start to stop; `post(message, transfer)` carries its answers to the page. */
+class Uplink {
   #post;
+  #client = new ClawstreamClient();
   #encoder = new JpegEncoder();
-  #client = null;
+  #picture;
   #stream = null;
-  #picture = { maxWidth: 640, quality: 0.75 };
   #isEncoding = false;
-  #receiptsTimer = null;
+  #isStopped = false;
+  #receiptsTimer;
 
-  constructor(post) {
-    this.#post = post;
+  constructor(post, { run, picture }) {
+    this.#post = (message, transfer) => {
+      // After `stop` only bitmaps would travel, to a page that has moved on.
+      if (this.#isStopped) for (const item of transfer ?? []) item.close();
+      else post({ ...message, run, hasCredit: this.#hasCredit }, transfer);
+    };
+    this.#picture = picture; // {maxWidth, quality}
   }
 
-  /** One message of the page. */
-  receive(message) {
-    switch (message.type) {
-      case "connect":
-        this.#connect(message);
-        break;
-      case "open":
-        this.#open(message);
-        break;
-      case "frame":
-        this.#sendFrame(message);
-        break;
-      case "rendered":
-        this.#stream?.rendered(message.seq);
-        break;
-      case "stop":
-        this.#stop();
-        break;
-      default:
-        throw new Error(`unknown message ${message.type}`);
-    }
-  }
-
-  #connect({ url, token }) {
-    this.#stop();
-    const client = new ClawstreamClient();
+  /** Connects, opens the stream and keeps both up. */
+  async start({ url, token, options }) {
+    const client = this.#client;
     client.addEventListener("state", ({ detail }) => this.#post({ ...detail, type: "state" }));
     client.addEventListener("error", ({ detail }) => this.#post({ ...detail, type: "problem" }));
-    this.#client = client;
-    client.connect(url, { token }).catch(() => {}); // the state event says it too
-  }
-
-  async #open({ options, picture }) {
-    this.#picture = { ...this.#picture, ...picture };
-    const client = this.#client;
+    const connecting = client.connect(url, { token });
+    connecting.catch(() => {}); // the state event tells it
     try {
-      const stream = await client.openStream(options);
-      if (client !== this.#client) return;
-      this.#watch(stream);
+      await connecting;
+      this.#watch(await client.openStream(options));
     } catch (error) {
-      // A closed connection has told its own story through `state`.
-      if (client === this.#client && client.state !== "closed") {
-        this.#post({ type: "refused", message: error.message });
-      }
+      this.#refused(error.message);
     }
   }
 
-  #watch(stream) {
-    this.#stream = stream;
-    const forward = (name) =>
-      stream.addEventListener(name, ({ detail }) => {
-        if (stream === this.#stream) this.#post({ ...detail, type: name });
-      });
-    forward("opened");
-    forward("drop");
-    stream.addEventListener("closed", ({ detail }) => this.#onClosed(stream, detail));
-    stream.addEventListener("credit", () => this.#post({ type: "credit", canSend: stream.canSend }));
-    stream.addEventListener("error", ({ detail }) => this.#post({ ...detail, type: "problem" }));
-    stream.addEventListener("hint", ({ detail }) => this.#follow(detail));
-    stream.addEventListener("result", ({ detail }) => this.#onResult(stream, detail));
-    this.#receiptsTimer = setInterval(() => this.#postReceipts(), RECEIPTS_INTERVAL_MS);
-    this.#post({ type: "opened", stream: stream.id });
-    this.#post({ type: "credit", canSend: stream.canSend });
+  stop() {
+    this.#isStopped = true;
+    clearInterval(this.#receiptsTimer);
+    this.#client.close();
   }
 
-  /** The stream ended although nobody asked: the server would not open it again. */
-  #onClosed(stream, { problem }) {
-    if (stream !== this.#stream || this.#client.state === "closed") return;
-    this.#post({ type: "refused", message: problem?.detail || problem?.title || "stream closed" });
+  rendered(seq) {
+    this.#stream?.rendered(seq);
   }
 
-  /** The server asks for less, or allows more again. */
-  #follow({ max_width: maxWidth, quality }) {
-    if (maxWidth !== undefined) this.#picture.hintedWidth = maxWidth;
-    if (quality !== undefined) this.#picture.quality = quality;
-  }
-
-  async #sendFrame({ bitmap, tCapture }) {
-    const stream = this.#stream;
-    const reason = this.#refusal(stream);
+  async sendFrame({ bitmap, tCapture }) {
+    const reason = this.#refusal();
     if (reason !== null) {
-      bitmap.close();
-      stream?.skip(reason);
-      this.#post({ type: "skipped", reason });
+      this.#skip(bitmap, reason);
       return;
     }
     this.#isEncoding = true;
     try {
-      const { maxWidth, hintedWidth = Infinity, quality } = this.#picture;
-      const jpeg = await this.#encoder.encode(bitmap, Math.min(maxWidth, hintedWidth), quality);
-      this.#deliver(stream, bitmap, jpeg, tCapture);
+      const { maxWidth, quality } = this.#picture;
+      const jpeg = await this.#encoder.encode(bitmap, maxWidth, quality);
+      this.#deliver(bitmap, jpeg, tCapture);
     } catch (error) {
-      bitmap.close();
-      this.#post({ type: "skipped", reason: "encoder", message: error.message });
+      this.#skip(bitmap, "encoder", error.message);
     } finally {
       this.#isEncoding = false;
     }
   }
 
-  #refusal(stream) {
-    if (stream === null) return "not_connected";
-    if (this.#isEncoding) return "encoder";
-    return stream.refusal();
+  get #hasCredit() {
+    return this.#stream !== null && this.#stream.refusal() !== "no_credit";
   }
 
-  #deliver(stream, bitmap, jpeg, tCapture) {
-    const seq = stream.sendFrame(jpeg, tCapture);
-    if (seq === null) {
-      bitmap.close();
-      this.#post({ type: "skipped", reason: stream.refusal(jpeg.byteLength) });
-      return;
-    }
-    const sent = { type: "sent", seq, bitmap, bytes: jpeg.byteLength, canSend: stream.canSend };
-    this.#post(sent, [bitmap]);
+  #refusal() {
+    if (this.#stream === null) return "not_connected";
+    return this.#isEncoding ? "encoder" : this.#stream.refusal();
   }
 
-  async #onResult(stream, detail) {
+  #deliver(bitmap, jpeg, tCapture) {
+    const seq = this.#stream.sendFrame(jpeg, tCapture);
+    if (seq === null) this.#skip(bitmap, this.#stream.refusal(jpeg.byteLength));
+    else this.#post({ type: "sent", seq, bitmap, bytes: jpeg.byteLength }, [bitmap]);
+  }
+
+  #skip(bitmap, reason, message = "") {
+    bitmap.close();
+    this.#post({ type: "skipped", reason, message });
+  }
+
+  #watch(stream) {
+    this.#stream = stream;
+    const on = (name, act) => stream.addEventListener(name, ({ detail }) => act(detail));
+    on("opened", () => this.#post({ type: "opened" }));
+    on("credit", () => this.#post({ type: "credit" }));
+    on("drop", (detail) => this.#post({ ...detail, type: "drop" }));
+    on("error", (detail) => this.#post({ ...detail, type: "problem" }));
+    on("hint", (detail) => this.#follow(detail));
+    on("result", (detail) => this.#onResult(detail));
+    on("closed", ({ problem }) => this.#refused(problem?.detail || problem?.title));
+    this.#receiptsTimer = setInterval(() => this.#postReceipts(), RECEIPTS_INTERVAL_MS);
+    this.#post({ type: "opened" }); // openStream resolves after that event
+  }
+
+  /** The stream is over although nobody asked; a closed connection tells its own story. */
+  #refused(message = "the stream was closed") {
+    if (this.#client.state !== "closed") this.#post({ type: "refused", message });
+  }
+
+  /** The server asks for less, or allows more again. */
+  #follow({ max_width: maxWidth, quality }) {
+    const { maxWidth: currentWidth, quality: currentQuality } = this.#picture;
+    this.#picture = { maxWidth: maxWidth ?? currentWidth, quality: quality ?? currentQuality };
+  }
+
+  async #onResult(detail) {
     let annotated = null;
     if (detail.annotated !== null) {
       const blob = new Blob([detail.annotated], { type: "image/jpeg" });
       annotated = await createImageBitmap(blob).catch(() => null);
     }
-    if (stream !== this.#stream) {
-      annotated?.close();
-      return;
-    }
-    this.#post({ ...detail, type: "result", annotated }, annotated === null ? [] : [annotated]);
+    const transfer = annotated === null ? [] : [annotated];
+    this.#post({ ...detail, type: "result", annotated }, transfer);
   }
 
   #postReceipts() {
-    const clock = this.#client.clock;
-    const rttMs = clock === null ? null : clock.rttMs;
+    const rttMs = this.#client.clock?.rttMs ?? null;
     this.#post({ ...this.#stream.statistics(), type: "receipts", rttMs });
-  }
-
-  #stop() {
-    clearInterval(this.#receiptsTimer);
-    this.#client?.close();
-    this.#client = null;
-    this.#stream = null;
   }
 }
 
@@ -178,7 +148,7 @@ class JpegEncoder {
 
   /** JPEG bytes (ArrayBuffer) of `bitmap`, at most `maxWidth` pixels wide. */
   async encode(bitmap, maxWidth, quality) {
-    const width = Math.min(bitmap.width, Math.round(maxWidth));
+    const width = Math.min(bitmap.width, maxWidth);
     const height = Math.max(1, Math.round((bitmap.height * width) / bitmap.width));
     this.#resize(width, height);
     this.#context.drawImage(bitmap, 0, 0, width, height);
@@ -207,6 +177,39 @@ function toJpeg(canvas, quality) {
   });
 }
 
+/** Receives the page's messages; at most one run at a time. */
+export class UplinkHost {
+  #post;
+  #uplink = null;
+
+  constructor(post) {
+    this.#post = post;
+  }
+
+  receive(message) {
+    switch (message.type) {
+      case "start":
+        this.#uplink?.stop();
+        this.#uplink = new Uplink(this.#post, message);
+        this.#uplink.start(message);
+        break;
+      case "frame":
+        if (this.#uplink === null) message.bitmap.close();
+        else this.#uplink.sendFrame(message);
+        break;
+      case "rendered":
+        this.#uplink?.rendered(message.seq);
+        break;
+      case "stop":
+        this.#uplink?.stop();
+        this.#uplink = null;
+        break;
+      default:
+        throw new Error(`unknown message ${message.type}`);
+    }
+  }
+}
+
 /**
  * Starts an uplink for the page: {send(message, transfer?)}, in a Worker where the browser can
  * encode there. `onMessage` receives its answers.
@@ -217,6 +220,6 @@ export function startUplink(onMessage) {
     worker.onmessage = (event) => onMessage(event.data);
     return { send: (message, transfer = []) => worker.postMessage(message, transfer) };
   }
-  const uplink = new Uplink((message) => queueMicrotask(() => onMessage(message)));
-  return { send: (message) => uplink.receive(message) };
+  const host = new UplinkHost((message) => queueMicrotask(() => onMessage(message)));
+  return { send: (message) => host.receive(message) };
 }

@@ -1,6 +1,6 @@
-/** Module Worker around Uplink: socket and JPEG encoding stay off the page's thread. */
+/** Module Worker around the uplink: socket and JPEG encoding stay off the page's thread. */
 
-import { Uplink } from "./uplink.js";
+import { UplinkHost } from "./uplink.js";
 
-const uplink = new Uplink((message, transfer = []) => self.postMessage(message, transfer));
-self.onmessage = (event) => uplink.receive(event.data);
+const host = new UplinkHost((message, transfer = []) => self.postMessage(message, transfer));
+self.onmessage = (event) => host.receive(event.data);

@@ -23,8 +23,8 @@ class Face(NamedTuple):
     landmarks: tuple[tuple[float, float], ...]
 
 
-class CenterFaceReference:
-    """``reference(jpeg) -> faces``, strongest first. One picture at a time, one thread."""
+class BareCenterFace:
+    """``detector(jpeg) -> faces``, strongest first. One picture at a time, one thread."""
 
     def __init__(
         self,

@@ -1,0 +1,331 @@
+"""The composition root: builds every part, starts them in order, and ends them in one budget.
+
+Start: resolve models → listen (``/healthz`` answers, ``/readyz`` says what warms up) → start the
+engine → ready. End: not ready → ``goaway`` → finish what was accepted → close 1012 → abort → stop
+the engine; all of it within ``server.shutdown_budget_s``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from engine.base import Engine
+from engine.config import ModelConfig
+from engine.manifest import Manifest
+from engine.models.store import ModelStore
+from engine.vision import VisionEngine
+from gateway.api.health import Health
+from gateway.api.infer import InferApi
+from gateway.api.metrics import MetricsApi
+from gateway.api.models import ModelsApi
+from gateway.api.pages import PagesApi, add_security_headers
+from gateway.api.problems import problems_middleware
+from gateway.api.tickets import TicketsApi
+from gateway.config import GatewayConfig, ServedModel
+from gateway.errors import CloseCode, ConfigError, ConnectionFault
+from gateway.metrics import LoopLag
+from gateway.net.admission import ConnectionTable
+from gateway.net.auth import Keyring, OriginPolicy, TicketBox
+from gateway.net.connection import Ending
+from gateway.net.gate import Gate
+from gateway.net.server import HttpServer
+from gateway.net.stream_endpoint import StreamEndpoint
+from gateway.session.clock import Clock
+from gateway.session.registry import SessionRegistry
+from gateway.session.session import Session
+from gateway.stream.outbox import Outbox
+
+# Shares of the shutdown budget: by then accepted frames are finished, sockets closed, the engine
+# stopped. What is left is for HTTP requests that get their answer from the engine's end.
+FINISH_SHARE, CLOSE_SHARE, ENGINE_SHARE = 0.6, 0.75, 0.95
+CUT_SHORT_S = 0.5  # what a step may take that should take no time
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+logger = logging.getLogger(__name__)
+
+
+class Gateway:
+    """One gateway process. ``start`` or ``run_until_signal`` once; ``aclose`` is idempotent.
+
+    Without ``engine`` it serves the configured models from the store. An engine that is passed
+    in is started and closed here all the same.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, engine: Engine | None = None, store: ModelStore | None = None
+    ) -> None:
+        self._config = config
+        self._given_engine = engine
+        self._store = ModelStore() if store is None else store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parts: _Parts | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._signalled = asyncio.Event()
+        self._cut_short = asyncio.Event()
+        self._engine_started = asyncio.Event()
+        self._start_error: Exception | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use, also when 0 was asked for."""
+        return self._live.server.port
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds the page."""
+        return self._live.server.url
+
+    @property
+    def health(self) -> Health:
+        return self._live.health
+
+    @property
+    def sessions(self) -> SessionRegistry:
+        return self._live.sessions
+
+    @property
+    def connections(self) -> ConnectionTable:
+        return self._live.connections
+
+    @property
+    def engine(self) -> Engine:
+        return self._live.engine
+
+    async def start(self) -> None:
+        """Listen and warm up; returns when ready.
+
+        Raises:
+            ConfigError: the address or TLS cannot be used.
+            EngineError: a model is missing or did not start.
+        """
+        await self.listen()
+        await self._engine_started.wait()
+        if self._start_error is not None:
+            raise self._start_error
+
+    async def listen(self) -> None:
+        """Listen and begin to warm up; ``/readyz`` tells when that is done. Idempotent.
+
+        Raises as ``start``, but for failures of the warm-up, which ``/readyz`` tells.
+        """
+        if self._parts is not None:
+            return
+        parts = _Parts(self._config, self._given_engine, self._store)
+        await parts.server.start()
+        self._parts = parts
+        self._own(parts.loop_lag.run(), "loop lag")
+        self._own(self._start_engine(parts), "engine start")
+
+    async def run_until_signal(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve until SIGINT or SIGTERM, then shut down in order; a second signal cuts it short.
+
+        Args:
+            on_ready: called once every model is warm.
+
+        Raises as ``start``.
+        """
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._receive_signal, number)
+        try:
+            await self.listen()
+            await _first_of(self._engine_started.wait(), self._signalled.wait())
+            if self._start_error is not None:
+                raise self._start_error
+            if on_ready is not None and not self._signalled.is_set():
+                on_ready()
+            await self._signalled.wait()
+            await self.aclose()
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def aclose(self) -> None:
+        """Shut down within ``server.shutdown_budget_s``; idempotent."""
+        if self._parts is None:
+            return
+        if self._closing is None:
+            deadline = asyncio.get_running_loop().time() + self._config.server.shutdown_budget_s
+            self._closing = asyncio.create_task(
+                self._shut_down(self._parts, deadline), name="shutdown"
+            )
+        await asyncio.shield(self._closing)
+
+    @property
+    def _live(self) -> _Parts:
+        if self._parts is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._parts
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task that belongs to the gateway; if it fails, the process is unhealthy."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._disown)
+
+    def _disown(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("task %s failed", task.get_name(), exc_info=error)
+            self._live.health.fail(f"task {task.get_name()} failed")
+
+    async def _start_engine(self, parts: _Parts) -> None:
+        try:
+            await parts.engine.start()
+        except Exception as error:
+            self._start_error = error
+            raise
+        finally:
+            self._engine_started.set()
+        logger.info("ready on %s", parts.server.url)
+
+    def _receive_signal(self, number: int) -> None:
+        logger.info("%s received", signal.Signals(number).name)
+        if self._signalled.is_set():
+            self._cut_short.set()
+        self._signalled.set()
+
+    async def _shut_down(self, parts: _Parts, deadline: float) -> None:
+        orderly = asyncio.create_task(parts.drain(deadline), name="drain")
+        await _first_of(asyncio.wait({orderly}), self._cut_short.wait())
+        if not orderly.done():
+            orderly.cancel()
+            deadline = asyncio.get_running_loop().time() + CUT_SHORT_S
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CUT_SHORT_S)
+        await parts.stop(deadline)
+        logger.info("stopped")
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them is over; the others are cancelled."""
+    tasks = [asyncio.create_task(wait, name="wait for the first of several") for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class _Parts:
+    """Everything that is alive between start and end, wired together."""
+
+    def __init__(self, config: GatewayConfig, engine: Engine | None, store: ModelStore) -> None:
+        models = {} if engine is not None else resolve_models(config.models, store)
+        self.engine: Engine = VisionEngine(models) if engine is None else engine
+        self.health = Health(self.engine)
+        self.loop_lag = LoopLag()
+        self.clock = Clock(asyncio.get_running_loop())
+        self.sessions = SessionRegistry(config.limits.max_connections)
+        self.connections = ConnectionTable(config.limits.max_connections)
+        self._config = config
+        self._keyring = Keyring(config.server.api_keys)
+        self._tickets = TicketBox()
+        self._gate = Gate(_origin_policy(config), self._keyring, self._tickets)
+        self.server = HttpServer(
+            config.server,
+            routes=self._routes(store, {name: manifest for name, (manifest, _) in models.items()}),
+            middlewares=(problems_middleware, self._gate.middleware),
+            max_connections=config.limits.max_connections,
+            user_timeout_s=config.limits.tcp_user_timeout_s,
+        )
+        self.server.app.on_response_prepare.append(add_security_headers)
+
+    def _routes(
+        self, store: ModelStore, manifests: Mapping[str, Manifest]
+    ) -> list[web.AbstractRouteDef]:
+        limits, may = self._config.limits, self._gate.authenticate
+        stream = StreamEndpoint(self._gate, self.connections, limits, self._open_session)
+        infer = InferApi(self.engine, limits, self._config.streams, may)
+        metrics = MetricsApi(self.engine, self.sessions, self.connections, self.loop_lag, may)
+        return [
+            *stream.routes(),
+            *infer.routes(),
+            *ModelsApi(self.engine, manifests, may).routes(),
+            *TicketsApi(self._tickets, may).routes(),
+            *metrics.routes(),
+            *self.health.routes(),
+            *PagesApi(store.clip_path).routes(),
+        ]
+
+    def _open_session(
+        self, *, outbox: Outbox, principal: str | None, on_fault: Callable[[ConnectionFault], None]
+    ) -> Session:
+        session = Session(
+            engine=self.engine,
+            limits=self._config.limits,
+            streams=self._config.streams,
+            outbox=outbox,
+            clock=self.clock,
+            registry=self.sessions,
+            authenticate=self._keyring.identify,
+            on_fault=on_fault,
+            principal=principal,
+        )
+        session.start()
+        return session
+
+    async def drain(self, deadline: float) -> None:
+        """Let everybody finish and leave; some of the time to ``deadline`` is left for ``stop``."""
+        now = self.clock.now()
+        budget_s = deadline - now
+        self.health.start_draining()
+        self.connections.refuse_new()
+        finish_by = now + FINISH_SHARE * budget_s
+        self.connections.drain_all(round(1000 * (finish_by - now)))
+        await self.connections.wait_idle(finish_by)
+        self.connections.end_all(Ending(code=CloseCode.SERVICE_RESTART, reason="restarting"))
+        await self.connections.wait_empty(now + CLOSE_SHARE * budget_s)
+        await self._close_engine(now + ENGINE_SHARE * budget_s)
+
+    async def stop(self, deadline: float) -> None:
+        """End by force what is left."""
+        self.connections.abort_all()
+        await self.connections.wait_empty(deadline)
+        await self._close_engine(deadline)
+        await self.server.aclose(max(deadline, self.clock.now() + CUT_SHORT_S))
+        self.clock.aclose()
+
+    async def _close_engine(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(max(deadline, self.clock.now()) + CUT_SHORT_S):
+                await self.engine.aclose(deadline)
+        except TimeoutError:
+            logger.error("the engine did not stop in time")
+
+
+def resolve_models(
+    served: Mapping[str, ServedModel], store: ModelStore
+) -> dict[str, tuple[Manifest, ModelConfig]]:
+    """Manifest and serving options by the name that clients use.
+
+    Raises:
+        ConfigError: nothing is served.
+        EngineError: a model is unknown or not there; the text says how to get it.
+    """
+    if not served:
+        raise ConfigError("models: name at least one")
+    return {
+        name: (
+            msgspec.structs.replace(store.resolve(model.path or name), name=name),
+            model.serving,
+        )
+        for name, model in served.items()
+    }
+
+
+def _origin_policy(config: GatewayConfig) -> OriginPolicy:
+    server = config.server
+    return OriginPolicy(
+        host=server.host, hosts=server.allowed_hosts, origins=server.allowed_origins
+    )

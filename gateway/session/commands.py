@@ -1,0 +1,105 @@
+"""What a client's control messages do to streams: open, ack, cancel, end, close."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.base import Engine
+from engine.errors import EngineError
+from gateway.config import LimitsConfig, StreamsConfig
+from gateway.errors import ProblemKind, RequestProblem, from_engine_error
+from gateway.session.deliver import Deliver, stream_error
+from gateway.session.frame_stream import FrameStream, StreamTable
+from gateway.session.ingest import Ingest
+from gateway.session.options import read_settings
+from gateway.session.registry import SessionRegistry
+from gateway.wire.codec import UnexpectedMessage
+from gateway.wire.messages import Ack, Cancel, Close, EndInput, Open, Prompt
+from gateway.wire.protocol import STREAM_EVENTS, StreamEvent, StreamState
+
+StreamMessage = Prompt | Ack | Cancel | EndInput | Close
+
+
+class StreamCommands:
+    """Applies control messages to one session's streams.
+
+    What cannot be done is told as an ``error`` on the stream and changes nothing else; messages
+    to streams that are over are ignored.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        limits: LimitsConfig,
+        defaults: StreamsConfig,
+        streams: StreamTable,
+        registry: SessionRegistry,
+        deliver: Deliver,
+        ingest: Ingest,
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._defaults = defaults
+        self._streams = streams
+        self._registry = registry
+        self._deliver = deliver
+        self._ingest = ingest
+
+    def open(self, message: Open, *, is_draining: bool) -> None:
+        """Open the stream, or tell why not; the id is used up either way."""
+        try:
+            self._streams.claim(message.stream)
+            if is_draining:
+                raise RequestProblem(ProblemKind.SHUTTING_DOWN)
+            settings = read_settings(message, self._defaults)
+            stream = FrameStream(settings, ack_deadline_s=self._limits.ack_deadline_s)
+            lane = self._engine.open_lane(settings.lane, partial(self._deliver.emit, stream))
+        except EngineError as error:
+            self._deliver.tell(stream_error(from_engine_error(error), message.stream))
+        except RequestProblem as problem:
+            self._deliver.tell(stream_error(problem, message.stream))
+        else:
+            stream.attach(lane, self._registry.tally_of(settings.lane.model))
+            self._streams.add(stream)
+            self._deliver.open(stream)
+
+    def handle(self, message: StreamMessage, now: float) -> None:
+        """Apply a message about one stream."""
+        stream = self._streams.find(message.stream)
+        if stream is None:
+            if not self._streams.is_spent(message.stream):
+                problem = RequestProblem(ProblemKind.UNKNOWN_STREAM, "open it first")
+                self._deliver.tell(stream_error(problem, message.stream))
+            return
+        if stream.state is StreamState.CLOSED:
+            return  # was under way when the stream ended
+        try:
+            self._apply(stream, message, now)
+        except UnexpectedMessage as error:
+            problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
+            self._deliver.tell(stream_error(problem, stream.id))
+        except RequestProblem as problem:
+            prompt_id = message.id if isinstance(message, Prompt) else None
+            self._deliver.tell(stream_error(problem, stream.id, prompt_id=prompt_id))
+
+    def _apply(self, stream: FrameStream, message: StreamMessage, now: float) -> None:
+        if isinstance(message, Prompt):
+            raise RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, "the stream takes no prompts")
+        event = STREAM_EVENTS[type(message)]
+        if event is StreamEvent.FEEDBACK:
+            stream.advance(event)
+        match message:
+            case Ack(seq=seq):
+                # Not beyond what was received: an ack of everything would switch the watch off.
+                stream.acks.acknowledge(min(seq, stream.last_seq), now)
+            case Cancel(seq=int(seq)):
+                self._deliver.cancel(stream, seq)
+            case Cancel():
+                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "cancel names a seq here")
+            case EndInput():
+                self._deliver.end(stream)
+                self._ingest.forget(stream)
+            case Close():
+                self._deliver.stop(stream)
+                self._ingest.forget(stream)

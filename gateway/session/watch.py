@@ -1,0 +1,107 @@
+"""Ends connections that nobody lives at: no hello, no pong, no acks, frames never finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.config import LimitsConfig
+from gateway.errors import CloseCode, ConnectionFault, ProblemKind
+from gateway.session.clock import Clock, Timer
+from gateway.session.deliver import Deliver
+from gateway.session.frame_stream import StreamTable
+from gateway.session.ingest import Ingest
+from gateway.stream.liveness import Liveness
+from gateway.wire.messages import Ping
+
+# Time-outs are looked at this many times each, so they end at most a quarter late.
+_TICKS_PER_TIMEOUT = 4
+
+
+class Watch:
+    """One timer per session: first for ``hello``, then a tick that looks at everything else.
+
+    Faults go to ``on_fault``, after which there are no more ticks.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: LimitsConfig,
+        clock: Clock,
+        streams: StreamTable,
+        deliver: Deliver,
+        ingest: Ingest,
+        on_fault: Callable[[ConnectionFault], None],
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._streams = streams
+        self._deliver = deliver
+        self._ingest = ingest
+        self._on_fault = on_fault
+        self._liveness: Liveness | None = None  # from ``welcome`` on
+        self._timer: Timer | None = None
+        shortest_s = min(
+            limits.ping_interval_s,
+            limits.pong_timeout_s,
+            limits.ack_deadline_s,
+            limits.assembly_timeout_s,
+        )
+        self._tick_s = shortest_s / _TICKS_PER_TIMEOUT
+
+    def await_hello(self) -> None:
+        """The connection is accepted."""
+        deadline = self._clock.now() + self._limits.hello_timeout_s
+        self._timer = self._clock.call_at(deadline, self._give_up_hello)
+
+    def welcome(self) -> None:
+        """``hello`` has come."""
+        now = self._clock.now()
+        self.stop()
+        self._liveness = Liveness(
+            ping_interval_s=self._limits.ping_interval_s,
+            pong_timeout_s=self._limits.pong_timeout_s,
+            now=now,
+        )
+        self._timer = self._clock.call_at(now + self._tick_s, self._tick)
+
+    def receive_pong(self, t: float) -> None:
+        if self._liveness is not None:
+            self._liveness.receive_pong(t)
+
+    def stop(self) -> None:
+        """No more time-outs; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up_hello(self) -> None:
+        detail = f"no hello within {self._limits.hello_timeout_s:g} s"
+        self._on_fault(ConnectionFault(CloseCode.HELLO_TIMEOUT, ProblemKind.TIMEOUT, detail))
+
+    def _tick(self) -> None:
+        now = self._clock.now()
+        try:
+            self._check_pong(now)
+            self._check_acks(now)
+            self._ingest.expire(now)
+        except ConnectionFault as fault:
+            self._on_fault(fault)
+        else:
+            self._timer = self._clock.call_at(now + self._tick_s, self._tick)
+
+    def _check_pong(self, now: float) -> None:
+        assert self._liveness is not None
+        if self._liveness.is_dead(now):
+            detail = f"no pong within {self._limits.pong_timeout_s:g} s"
+            raise ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT, detail)
+        ping = self._liveness.next_ping(now)
+        if ping is not None:
+            self._deliver.tell(Ping(t=ping))
+
+    def _check_acks(self, now: float) -> None:
+        for stream in self._streams:
+            stalls_at = stream.acks.stalls_at
+            if stalls_at is not None and now >= stalls_at:
+                detail = f"stream {stream.id}: no ack within {self._limits.ack_deadline_s:g} s"
+                raise ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, detail)

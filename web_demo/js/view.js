@@ -1,0 +1,178 @@
+/** The page's elements: shows what it is told, decides nothing. */
+
+import { percent } from "./overlay.js";
+import { BANNERS, CHIPS } from "./page_state.js";
+import { Plot } from "./plots.js";
+
+const ANNOUNCE_INTERVAL_MS = 8_000;
+const KINDS = { faces: "faces", classify: "what is in the picture", detect: "objects" };
+const REASONS = {
+  no_credit: "gateway busy",
+  encoder: "this device busy",
+  network: "network busy",
+  superseded: "newer frame came",
+  deadline: "past the deadline",
+  late: "too late to show",
+  queue_full: "queue full",
+  worker_lost: "worker lost",
+  disconnected: "connection lost",
+  too_large: "too large",
+  shutdown: "gateway restarting",
+};
+
+const byId = (id) => document.getElementById(id);
+const whole = (value) => (value === null ? "–" : String(Math.round(value)));
+
+export class View {
+  video = byId("video");
+  picture = byId("picture");
+  controls = byId("controls");
+  keyForm = byId("key-form");
+  #announcedAt = 0;
+  #announced = "";
+  #notice = "";
+  #plots = {
+    fps: new Plot(byId("fps-plot"), { minimumMax: 10 }),
+    latency: new Plot(byId("latency-plot"), { series: 2, minimumMax: 50 }),
+    skipped: new Plot(byId("skipped-plot"), { kind: "bars", minimumMax: 0.5 }),
+  };
+
+  /** What the user chose. */
+  get settings() {
+    const { source, model, policy, deadline, width, blur } = this.controls.elements;
+    const isLossless = policy.value === "lossless";
+    return {
+      source: source.value,
+      options: {
+        model: model.value,
+        policy: policy.value,
+        // A deadline drops frames, which lossless promises not to do.
+        deadlineMs: isLossless ? undefined : Number(deadline.value),
+        annotate: blur.checked ? "blur" : undefined,
+      },
+      width: Number(width.value),
+    };
+  }
+
+  showState(state, { isActive, canStart }) {
+    byId("chip").dataset.state = state;
+    byId("chip-text").textContent = CHIPS[state];
+    const start = byId("start");
+    start.textContent = isActive ? "Stop" : "Start";
+    start.classList.toggle("is-active", isActive);
+    start.disabled = !isActive && !canStart;
+    this.keyForm.hidden = state !== "locked";
+    if (state === "locked") byId("key").focus();
+    byId("stage").classList.toggle("is-stale", state === "reconnecting");
+  }
+
+  /** The card on the stage; null hides it. Told once to people who do not see it. */
+  showNotice(notice) {
+    byId("notice").hidden = notice === null;
+    if (notice === null) return;
+    byId("notice-title").textContent = notice.title;
+    byId("notice-text").textContent = notice.text;
+    if (notice.title === this.#notice) return; // a countdown is not read out
+    this.#notice = notice.title;
+    this.announce(`${notice.title}. ${notice.text}`, { isUrgent: true });
+  }
+
+  /** The picture that is on the stage: none, the source itself, or frames with results. */
+  showPicture(kind) {
+    this.video.hidden = kind !== "source";
+    this.picture.hidden = kind !== "results";
+  }
+
+  describePicture(text) {
+    this.picture.setAttribute("aria-label", `Picture with results: ${text}`);
+    this.announce(text);
+  }
+
+  /** One of BANNERS by kind, or null. */
+  showBanner(kind) {
+    const banner = byId("banner");
+    const text = kind === null ? "" : BANNERS[kind];
+    if (banner.textContent === text) return;
+    banner.textContent = text;
+    banner.hidden = kind === null;
+    if (kind !== null) this.announce(text, { isUrgent: true });
+  }
+
+  /** Says something politely; what is not urgent is said seldom and never twice. */
+  announce(text, { isUrgent = false } = {}) {
+    const now = performance.now();
+    if (text === this.#announced) return;
+    if (!isUrgent && now - this.#announcedAt < ANNOUNCE_INTERVAL_MS) return;
+    this.#announced = text;
+    this.#announcedAt = now;
+    byId("status").textContent = text;
+  }
+
+  showModels(models) {
+    const select = byId("model");
+    const chosen = select.value;
+    select.replaceChildren(...models.map(modelOption));
+    const usable = models.filter(({ ready }) => ready).map(({ id }) => id);
+    if (usable.includes(chosen)) select.value = chosen;
+    else if (usable.length > 0) select.value = usable[0];
+    select.disabled = models.length === 0;
+  }
+
+  showDeadline() {
+    const { deadline, policy } = this.controls.elements;
+    deadline.disabled = policy.value === "lossless";
+    byId("deadline-value").value = deadline.disabled ? "none" : `${deadline.value} ms`;
+  }
+
+  showNumbers({ resultsPerSecond, p50, p95, skippedShare, losses, phases }) {
+    byId("fps").textContent = resultsPerSecond.toFixed(1);
+    byId("p50").textContent = whole(p50);
+    byId("p95").textContent = whole(p95);
+    byId("skipped").textContent = percent(skippedShare);
+    this.#plots.fps.push(resultsPerSecond);
+    this.#plots.latency.push(p50, p95);
+    this.#plots.skipped.push(skippedShare);
+    showReasons(losses);
+    showPhases(phases);
+  }
+
+  showReceipts({ sent, results, inFlight, dropped, cancelled, errors, rttMs, receiptsAddUp }) {
+    byId("sent").textContent = sent;
+    byId("results").textContent = results;
+    byId("in-flight").textContent = inFlight;
+    byId("dropped").textContent = dropped + cancelled;
+    byId("errors").textContent = errors;
+    byId("rtt").textContent = rttMs === null ? "–" : `${rttMs.toFixed(1)} ms`;
+    byId("receipts-line").textContent = receiptsAddUp
+      ? "Every frame sent has exactly one receipt, or is in flight."
+      : "Receipts do not add up: please report this.";
+  }
+
+  clearPlots() {
+    for (const plot of Object.values(this.#plots)) plot.clear();
+  }
+}
+
+function modelOption({ id, kind, ready }) {
+  const option = new Option(KINDS[kind] ? `${id} · ${KINDS[kind]}` : id, id);
+  option.disabled = !ready;
+  if (!ready) option.text += " (warming up)";
+  return option;
+}
+
+function showReasons(losses) {
+  const items = [...losses].map(([reason, count]) => {
+    const item = document.createElement("li");
+    item.dataset.reason = reason;
+    item.textContent = `${REASONS[reason] ?? reason}: ${count}`;
+    return item;
+  });
+  byId("reasons").replaceChildren(...items);
+}
+
+function showPhases(phases) {
+  for (const bar of byId("phases").children) {
+    bar.style.flexGrow = phases.get(bar.dataset.phase) ?? 0;
+  }
+  for (const [phase, ms] of phases) byId(`phase-${phase}`).textContent = `${ms.toFixed(1)} ms`;
+}

@@ -30,12 +30,11 @@ from engine.base import ModelStatistics
 from engine.config import ModelConfig
 from engine.errors import Unavailable
 from engine.manifest import Manifest
-from engine.tensors import Packed, pack, unpack
+from engine.tensors import UNNAMED, Packed, pack, unpack
 from engine.types import AttachmentKind, Result
 
 logger = logging.getLogger(__name__)
 
-UNNAMED = ""  # the pipeline for tensors takes it for the network's only input
 TENSOR_PIPELINE = "engine.onnx.tensors:build"
 MEBIBYTE = 1024 * 1024
 

@@ -97,14 +97,6 @@ class RingLane:
             self._waiting_since = None
         return entry
 
-    def clear(self) -> list[Entry]:
-        """Take out everything, oldest first."""
-        entries = [*self._set_aside.values(), *self._entries.values()]
-        self._set_aside.clear()
-        self._entries.clear()
-        self._waiting_since = None
-        return entries
-
     def nearest_deadline(self) -> float | None:
         """O(len): the caller asks only while the lane holds less than one batch."""
         deadlines = [

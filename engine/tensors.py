@@ -18,6 +18,7 @@ from engine.errors import InvalidInput
 
 ALIGNMENT = 8
 MAX_TENSORS = 64
+UNNAMED = ""  # name of the only tensor, for callers who do not know what the network calls it
 MAX_DIMENSIONS = 16
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name).newbyteorder("<")

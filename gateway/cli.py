@@ -34,9 +34,14 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"clawstream {metadata.version('clawstream')}")
-        raise typer.Exit
+    if not wanted:
+        return
+    try:
+        version = metadata.version("clawstream")
+    except metadata.PackageNotFoundError:
+        version = "(source tree, not installed)"
+    typer.echo(f"clawstream {version}")
+    raise typer.Exit
 
 
 @app.callback()

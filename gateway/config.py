@@ -252,9 +252,9 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORDS = {
-    "greater_than_equal": "must be >= {ge}",
-    "greater_than": "must be > {gt}",
-    "less_than_equal": "must be <= {le}",
+    "greater_than_equal": "must be >= {ge:g}",
+    "greater_than": "must be > {gt:g}",
+    "less_than_equal": "must be <= {le:g}",
     "literal_error": "must be {expected}",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -93,11 +94,11 @@ class LoopLag:
         self._recent.add(lag_s)
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + SAMPLE_INTERVAL_S
+            # Not loop.time(): uvloop's stands still during a turn, and counts in milliseconds.
+            due = time.monotonic() + SAMPLE_INTERVAL_S
             await asyncio.sleep(SAMPLE_INTERVAL_S)
-            now = loop.time()
+            now = time.monotonic()
             self.record(max(0.0, now - due), now)
 
 

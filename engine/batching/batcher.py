@@ -112,15 +112,17 @@ class ModelBatcher:
         if displaced is not None:
             self._answer(displaced, Dropped(DropReason.SUPERSEDED))
 
-    def cancel(self, lane: BatcherLane, entry: Entry) -> None:
-        self._settle(lane, entry, Cancelled())
+    def cancel(self, entry: Entry) -> None:
+        self._answer(entry, Cancelled())
 
     def close_lane(self, lane: BatcherLane) -> None:
-        if self._lanes.pop(lane.id, None) is None:
+        if lane.is_closed:
             return
-        self._policy.remove_lane(lane.id)
+        lane.is_closed = True
         for entry in list(lane.entries.values()):
-            self._settle(lane, entry, Cancelled())
+            self._answer(entry, Cancelled())
+        del self._lanes[lane.id]
+        self._policy.remove_lane(lane.id)
         self._schedule_pump()  # the others need not wait for this lane any more
 
     # --- ExecutorEvents
@@ -222,7 +224,7 @@ class ModelBatcher:
     # --- answers
 
     def _check_acceptable(self, lane: BatcherLane, item: Item) -> None:
-        if self._is_closing or lane.id not in self._lanes:
+        if self._is_closing or lane.is_closed:
             raise Unavailable("the engine or the lane is closed")
         if self._unavailable is not None:
             raise Unavailable(self._unavailable)
@@ -235,14 +237,13 @@ class ModelBatcher:
                 self._answer(entry, Failed(Unavailable(reason)))
 
     def _answer(self, entry: Entry, outcome: Outcome) -> None:
-        """Tell the outcome, unless the item was answered before."""
-        if entry.key in self._live:
-            self._settle(self._lanes[entry.lane_id], entry, outcome)
+        """Tell the outcome, unless the item was answered before.
 
-    def _settle(self, lane: BatcherLane, entry: Entry, outcome: Outcome) -> None:
-        """The one place that emits. All books are in order before: ``emit`` may come back in."""
+        The one place that emits. All books are in order before: ``emit`` may come back in.
+        """
         if self._live.pop(entry.key, None) is None:
-            return  # answered by an emit that came back in
+            return
+        lane = self._lanes[entry.lane_id]
         del lane.entries[entry.item.id]
         self._policy.cancel(entry)
         self._dispatcher.forget(entry)
@@ -265,6 +266,7 @@ class BatcherLane:
         self.id = lane_id
         self.emit = emit
         self.entries: dict[int, Entry] = {}
+        self.is_closed = False
         self._batcher = batcher
 
     def offer(self, item: Item) -> None:
@@ -273,7 +275,7 @@ class BatcherLane:
     def cancel(self, item_id: int) -> None:
         entry = self.entries.get(item_id)
         if entry is not None:
-            self._batcher.cancel(self, entry)
+            self._batcher.cancel(entry)
 
     def close(self) -> None:
         self._batcher.close_lane(self)

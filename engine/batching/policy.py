@@ -63,15 +63,13 @@ class BatchPolicy:
     def add_lane(self, lane_id: int, spec: LaneSpec) -> None:
         self._lanes[lane_id] = _LaneState(RingLane(spec), self._shares[spec.priority])
 
-    def remove_lane(self, lane_id: int) -> list[Entry]:
-        """Forget the lane; returns what it still held, oldest first."""
+    def remove_lane(self, lane_id: int) -> None:
+        """Forget the lane and what it still holds."""
         lane = self._lanes.pop(lane_id)
         self._recent.pop(lane_id, None)
         self._backlogged.pop(lane_id, None)
         lane.share.forget(lane)
-        entries = lane.ring.clear()
-        self._num_queued -= len(entries)
-        return entries
+        self._num_queued -= len(lane.ring)
 
     def offer(self, entry: Entry) -> Entry | None:
         """Queue ``entry`` in its lane; returns the one it displaced, if any.

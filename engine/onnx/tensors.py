@@ -22,14 +22,12 @@ from engine.errors import InvalidInput, StartupError
 from engine.manifest import Manifest
 from engine.onnx.session import Shape, check_inputs
 from engine.pipeline import OnnxSession, Output, Resources
-from engine.tensors import pack, unpack
+from engine.tensors import UNNAMED, pack, unpack
 from engine.types import Attachment, AttachmentKind
 
 logger = logging.getLogger(__name__)
 
 Tensors = dict[str, NDArray[Any]]
-
-UNNAMED = ""  # of the only tensor, for callers who do not know what the network calls it
 
 # Sizes to try for free dimensions beyond the first: pictures want multiples of 32, sequences and
 # features usually take anything.

@@ -89,7 +89,7 @@ class InferApi:
         deadline = asyncio.get_running_loop().time() + deadline_ms / 1000
         options = msgspec.json.encode({"annotate": annotate}) if annotate else b""
         item = Item(id=_ITEM_ID, payload=picture, options=options, deadline=deadline)
-        result = _result_of(await self._run(request.match_info["model"], item, deadline))
+        result = result_of(await self._run(request.match_info["model"], item, deadline))
         return _picture_response(result) if annotate else _json_response(result)
 
     async def _run(self, model: str, item: Item, deadline: float) -> Outcome:
@@ -211,7 +211,7 @@ def check_picture(picture: bytes, limits: LimitsConfig) -> None:
         )
 
 
-def _result_of(outcome: Outcome) -> Result:
+def result_of(outcome: Outcome) -> Result:
     match outcome:
         case Result():
             return outcome

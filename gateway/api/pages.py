@@ -33,6 +33,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(self), microphone=()",
+    "Server": "clawstream",
 }
 _TYPES = {
     ".html": "text/html; charset=utf-8",

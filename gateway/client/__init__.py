@@ -1,0 +1,43 @@
+"""Python client of the gateway: ``connect``, sources of frames, and what comes back.
+
+async with connect("ws://127.0.0.1:8400") as client:
+    async for result in client.stream_frames(open_source(0), model="centerface"):
+        print(result.seq, result.data["objects"])
+"""
+
+from __future__ import annotations
+
+from gateway.client.connection import Client, connect
+from gateway.client.errors import (
+    AuthError,
+    ClientError,
+    ConnectError,
+    Event,
+    SourceError,
+    StreamError,
+)
+from gateway.client.frames import CapturedFrame, FrameSource, frames_from_bytes
+from gateway.client.link import LinkSettings
+from gateway.client.results import FrameResult
+from gateway.client.sources import open_source
+from gateway.client.statistics import StreamStatistics
+from gateway.client.streams import FrameStream
+
+__all__ = [
+    "AuthError",
+    "CapturedFrame",
+    "Client",
+    "ClientError",
+    "ConnectError",
+    "Event",
+    "FrameResult",
+    "FrameSource",
+    "FrameStream",
+    "LinkSettings",
+    "SourceError",
+    "StreamError",
+    "StreamStatistics",
+    "connect",
+    "frames_from_bytes",
+    "open_source",
+]

@@ -77,6 +77,7 @@ class ClipSource:
         self._period_s = period_s
         self._stopped = asyncio.Event()
         self.is_live = is_live
+        self.num_skipped = 0  # frames whose time had passed
 
     def stop(self) -> None:
         """End the iteration after the frame it is at."""
@@ -97,6 +98,7 @@ class ClipSource:
                 pacer = pacer or Pacer(self._stopped, time.monotonic() - at_s)
                 if self.is_live:
                     if pacer.is_late(at_s, self._period_s):
+                        self.num_skipped += 1
                         continue
                     if not await pacer.wait_until(at_s):
                         return
@@ -124,6 +126,7 @@ class LiveSource:
         self._newest: tuple[Decoded, int] | None = None
         self._failure: SourceError | None = None
         self._has_ended = False
+        self.num_skipped = 0  # frames that a newer one replaced
 
     def stop(self) -> None:
         """End the iteration at the next picture."""
@@ -166,6 +169,7 @@ class LiveSource:
                     if self._rate.passes(time.monotonic()):
                         with self._lock:
                             is_first = self._newest is None
+                            self.num_skipped += not is_first
                             self._newest = (decoded, now_us())
                         if is_first:
                             _notify(loop, arrived)

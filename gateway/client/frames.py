@@ -92,6 +92,7 @@ class PictureSource:
         self._cache: dict[int, tuple[bytes, int, int]] = {}
         self._cached_bytes = 0
         self.is_live = fps is not None
+        self.num_skipped = 0  # frames whose time had passed
 
     def stop(self) -> None:
         """End the iteration after the frame it is at; may be called at any time."""
@@ -105,10 +106,11 @@ class PictureSource:
             if media_time_s is not None and self._fps is not None:
                 if pacer.is_late(media_time_s, 1.0 / self._fps):
                     # The newest frame that is due, or the last there is.
-                    index = int((time.monotonic() - pacer.started_at) * self._fps)
+                    newest = int((time.monotonic() - pacer.started_at) * self._fps)
                     if not self._loop:
-                        index = min(index, len(self._pictures) - 1)
-                    media_time_s = index / self._fps
+                        newest = min(newest, len(self._pictures) - 1)
+                    self.num_skipped += newest - index
+                    index, media_time_s = newest, newest / self._fps
                 if not await pacer.wait_until(media_time_s):
                     return
             jpeg, width, height = await self._load(index % len(self._pictures))

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.wire.codec import MessageType
-from gateway.wire.messages import ResultTiming
+from gateway.wire.codec import BinaryMessage, MessageType
+from gateway.wire.messages import ResultMessage, ResultTiming
 
 _ALIGNMENT = 8
 _DTYPES = frozenset(
@@ -82,6 +82,30 @@ class FrameResult:
             if attachment.kind is MessageType.TENSORS:
                 found |= _unpack_tensors(attachment)
         return found
+
+
+def frame_result(
+    message: ResultMessage, latency_s: float, attachments: list[BinaryMessage]
+) -> FrameResult:
+    """The answer as programs see it; of the attachments only those of its frame."""
+    return FrameResult(
+        seq=message.seq,
+        t_us=message.t_us,
+        latency_s=latency_s,
+        model=message.model,
+        version=message.version,
+        timing=message.timing,
+        raw_data=bytes(message.data),
+        attachments=tuple(
+            ResultAttachment(
+                kind=attachment.header.type,
+                meta=bytes(attachment.meta),
+                payload=bytes(attachment.payload),
+            )
+            for attachment in attachments
+            if attachment.header.seq == message.seq
+        ),
+    )
 
 
 class _TensorInfo(msgspec.Struct):

@@ -31,10 +31,11 @@ async def gateway_process(arguments: Sequence[str]) -> AsyncIterator[str]:
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "gateway.cli", "serve", *arguments),
+            *("-m", "gateway.cli", "serve", "--end-with-parent", *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
+            start_new_session=True,  # Ctrl-C is ours: first the receipts, then the gateway's end
         )
         try:
             yield await _wait_until_listening(process, log)
@@ -50,7 +51,7 @@ async def _wait_until_listening(process: asyncio.subprocess.Process, log: Binary
         if address is not None:
             return address[1]
         code = await asyncio.wait_for(process.wait(), _STOP_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise CommandError(
             ExitCode.FAILED, f"the gateway was not ready within {_START_S:.0f} s\n{_tail(log)}"
         ) from None
@@ -67,7 +68,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     process.terminate()
     try:
         await asyncio.wait_for(process.wait(), _STOP_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         process.kill()
         await process.wait()
 

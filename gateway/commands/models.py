@@ -16,12 +16,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from gateway.commands.exits import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from engine.manifest import InputSpec, Manifest
     from engine.models.sources import ProgressCallback
-    from engine.models.store import ModelStore
+    from engine.models.store import ModelStore, StoreItem
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="List, get and inspect models and clips."
@@ -36,11 +38,13 @@ def list_models() -> None:
     from engine.models.store import ModelStore
 
     store = ModelStore()
-    table = Table("name", "kind", "here", "download", "licence", "description", box=None)
+    table = Table(box=None)
+    for heading in ("name", "kind", "here", "download"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("description")
     for item in store.list():
         here = "no" if item.path is None else "yes"
-        size = f"{item.download_bytes / 1e6:.1f} MB"
-        table.add_row(item.name, item.kind, here, size, item.licence, item.description)
+        table.add_row(item.name, item.kind, here, _megabytes(item), item.description)
     console = Console()
     console.print(table)
     console.print(f"\ncache: {store.home}", soft_wrap=True)
@@ -79,7 +83,7 @@ def pull_models(
 def show_model(
     model: Annotated[str, typer.Argument(help="A name from `models list`, or a model.onnx file.")],
 ) -> None:
-    """Show a model's manifest: pipeline, input, labels, options, licence, files.
+    """Show what a model or clip is: licence, files, pipeline, input, labels, options.
 
     [bold]Examples[/bold]
 
@@ -89,27 +93,16 @@ def show_model(
     from engine.models.store import ModelStore
 
     store = ModelStore()
-    console = Console(soft_wrap=True)
-    clips = {item.name: item for item in store.list() if item.kind == _CLIP}
-    if clip := clips.get(model):
-        console.print(f"{clip.name}: {clip.description}\nlicence: {clip.licence}")
-        console.print(f"file: {store.clip_path(model)}")
-        return
-    manifest = store.resolve(model)
-    console.print(f"[bold]{manifest.name}[/bold] version {manifest.version}")
-    if manifest.description:
-        console.print(manifest.description)
-    rows = {
-        "licence": manifest.licence or "not stated",
-        "pipeline": manifest.pipeline,
-        "kind": manifest.kind or "its own",
-        "input": _describe_input(manifest.input),
-        "labels": _describe_labels(manifest.labels),
-        "options": ", ".join(f"{key} = {value}" for key, value in manifest.options.items()),
-        **manifest.files,
-    }
+    item = next((item for item in store.list() if item.name == model), None)
+    console = Console(soft_wrap=True, highlight=False)
+    if item is None:
+        rows = _manifest_rows(store.resolve(model))
+    elif item.path is None or item.kind == _CLIP:
+        rows = _item_rows(item)
+    else:
+        rows = _manifest_rows(store.resolve(model))
     for key, value in rows.items():
-        console.print(f"{key}: {value or 'none'}", highlight=False)
+        console.print(f"[bold]{key}[/bold]:", Text(value or "none"))
 
 
 def pull_with_progress(store: ModelStore, names: Iterable[str], console: Console) -> None:
@@ -131,23 +124,55 @@ def _download_bar(name: str, console: Console) -> Iterator[ProgressCallback]:
         TextColumn("{task.description}", style="dim"),
     )
     bar = Progress(*columns, console=console)
-    task = bar.add_task("", name=name, total=None, visible=False)
+    task = bar.add_task("", name=name, total=None)
 
     def on_progress(done_bytes: int, total_bytes: int | None, stage: str) -> None:
-        bar.update(task, completed=done_bytes, total=total_bytes, description=stage, visible=True)
+        # Started here: what is in the cache already shows no bar.
+        bar.start()
+        bar.update(task, completed=done_bytes, total=total_bytes, description=stage)
 
-    with bar:
+    try:
         yield on_progress
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
-def _describe_input(spec: object) -> str:
-    from engine.manifest import InputSpec
+def _item_rows(item: StoreItem) -> dict[str, str]:
+    missing = f"not here ({_megabytes(item)}); get it with `clawstream models pull {item.name}`"
+    return {
+        "name": item.name,
+        "description": item.description,
+        "licence": item.licence,
+        "kind": item.kind,
+        "file": missing if item.path is None else str(item.path),
+    }
 
-    if not isinstance(spec, InputSpec):
-        return "tensors, as the network takes them"
+
+def _manifest_rows(manifest: Manifest) -> dict[str, str]:
+    return {
+        "name": f"{manifest.name} version {manifest.version}",
+        "description": manifest.description,
+        "licence": manifest.licence or "not stated",
+        "kind": manifest.kind,
+        "pipeline": manifest.pipeline,
+        "input": _describe_input(manifest.input),
+        "labels": _describe_labels(manifest.labels),
+        "options": ", ".join(f"{key} = {value}" for key, value in manifest.options.items()),
+        **manifest.files,
+    }
+
+
+def _describe_input(spec: InputSpec | None) -> str:
+    if spec is None:
+        return ""
     return f"{spec.width}x{spec.height}, {spec.fit}, mean {spec.mean}, scale {spec.scale}"
 
 
 def _describe_labels(labels: tuple[str, ...]) -> str:
     shown = ", ".join(labels[:5])
     return f"{len(labels)}: {shown}, …" if len(labels) > 5 else shown
+
+
+def _megabytes(item: StoreItem) -> str:
+    return f"{item.download_bytes / 1e6:.1f} MB"

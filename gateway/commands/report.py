@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 from rich.table import Table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """Counts of one stream, and the latency of each of its results, capture to receipt."""
-
-    seconds: float
-    sent: int
-    results: int
-    errors: int
-    cancelled: int
-    dropped_at_capture: int
-    receipts_add_up: bool
-    drops: Mapping[str, int] = field(default_factory=dict)  # by reason
-    latencies_s: Sequence[float] = ()
-
-    @property
-    def fps(self) -> float:
-        """Results per second."""
-        return self.results / self.seconds if self.seconds > 0 else 0.0
+from gateway.client.statistics import StreamStatistics
 
 
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Nearest rank: the smallest value that ``percent`` % of the values do not exceed."""
-    if not values:
-        return None
-    rank = max(1, math.ceil(len(values) * percent / 100))
-    return sorted(values)[rank - 1]
+def report_table(statistics: StreamStatistics, seconds: float, title: str) -> Table:
+    """The receipts of a stream that ran for ``seconds``, as a table of two columns.
 
-
-def report_table(report: RunReport, title: str) -> Table:
-    """The report as a table of two columns."""
+    Latencies run from the capture of a frame to the arrival of its result.
+    """
     table = Table("", "", title=title, show_header=False, title_justify="left")
     table.columns[1].justify = "right"
-    table.add_row("sent", str(report.sent))
-    table.add_row("results", str(report.results))
-    for reason, count in sorted(report.drops.items()):
-        table.add_row(f"dropped: {reason}", str(count))
-    if not report.drops:
-        table.add_row("dropped", "0")
-    table.add_row("dropped at capture", str(report.dropped_at_capture))
-    table.add_row("errors", str(report.errors))
-    table.add_row("cancelled", str(report.cancelled))
-    table.add_row("fps", f"{report.fps:.1f}")
-    for percent in (50, 95, 99):
-        table.add_row(f"latency p{percent}", milliseconds(percentile(report.latencies_s, percent)))
-    verdict = "[green]yes[/green]" if report.receipts_add_up else "[bold red]no[/bold red]"
+    for name, value in _rows(statistics, seconds):
+        table.add_row(name, value)
+    adds_up = statistics.receipts_add_up
+    verdict = "[green]yes[/green]" if adds_up else "[bold red]no[/bold red]"
     table.add_row("receipts add up", verdict)
     return table
+
+
+def _rows(statistics: StreamStatistics, seconds: float) -> list[tuple[str, str]]:
+    rows = [("sent", str(statistics.sent)), ("results", str(statistics.results))]
+    drops = sorted(statistics.dropped.items())
+    rows += [(f"dropped: {reason}", str(count)) for reason, count in drops] or [("dropped", "0")]
+    rows.append(("dropped at capture", str(statistics.dropped_at_capture)))
+    rows.append(("errors", str(statistics.errors)))
+    # Rare enough to be told only when they happen.
+    rare = {
+        "cancelled": statistics.cancelled,
+        "refused": statistics.refused,
+        "in flight": statistics.in_flight,
+        "unanswered": statistics.unanswered,
+    }
+    rows += [(name, str(count)) for name, count in rare.items() if count]
+    rate = statistics.results / seconds if seconds > 0 else 0.0
+    rows.append(("fps", f"{rate:.1f}"))
+    for percent in (50, 95, 99):
+        latency_s = statistics.latencies_s.percentile(percent)
+        rows.append((f"latency p{percent}", milliseconds(latency_s)))
+    return rows
 
 
 def milliseconds(value_s: float | None) -> str:

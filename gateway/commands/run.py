@@ -1,34 +1,43 @@
-"""One stream through a gateway with the real client, counted: shared by ``stream`` and ``demo``."""
+"""One stream through a gateway with the real client: shared by ``stream`` and ``demo``."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.client import FrameResult, Source, StreamStatistics, connect, open_source
+from gateway.client import (
+    ClientError,
+    ConnectError,
+    Event,
+    FrameResult,
+    FrameStream,
+    SourceError,
+    StreamError,
+    StreamStatistics,
+    connect,
+    open_source,
+)
+from gateway.client.sources import StoppableSource
+from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.meter import ResultMeter
-from gateway.commands.report import RunReport
 from gateway.commands.video import AnnotatedVideo
 
 _REFRESH_S = 0.25
-
-OnResult = Callable[[FrameResult], None]
-OnEvent = Callable[[Any], None]
+_UNKNOWN_MODEL = "urn:clawstream:problem:unknown-model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What to stream and how. ``seconds`` ends an endless source; ``out`` asks for annotated
-    frames and writes them to an MP4 file."""
+    """What to stream and how. ``seconds`` ends a source that does not end by itself; ``out`` asks
+    for annotated frames and writes them to an MP4 file."""
 
     url: str
     source: str
@@ -42,17 +51,155 @@ class RunOptions:
     api_key: str | None = None
 
 
-class Run:
-    """Drives one stream to its end. Ctrl-C stops the source and waits for the receipts; a second
-    one gives those up."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Told what happens, on the event loop; they must return at once."""
 
-    def __init__(
-        self, options: RunOptions, *, on_result: OnResult | None = None, on_event: OnEvent | None = None
-    ) -> None:
-        self._options = options
-        self._on_result = on_result
-        self._on_event = on_event
-        self._meter = ResultMeter()
-        self._started = 0.0
-        self.interrupted = False
-        self.num_written = 0  # frames in ``out``
+    on_result: Callable[[FrameResult], None] | None = None
+    on_event: Callable[[Event], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """How a run ended; ``num_written`` counts the frames in ``out``."""
+
+    statistics: StreamStatistics
+    seconds: float
+    interrupted: bool
+    num_written: int
+
+
+@dataclass(slots=True)
+class _Stop:
+    """Whether Ctrl-C ended the run."""
+
+    interrupted: bool = False
+
+
+async def run_stream(options: RunOptions, console: Console, listeners: Listeners) -> RunOutcome:
+    """Stream to the end of the source and wait for every receipt.
+
+    Ctrl-C stops the source and still waits for the receipts; a second one gives those up. While
+    it runs, a terminal shows rate and latency on ``console``.
+
+    Raises:
+        CommandError: no such source, no connection, or the gateway refused the stream.
+    """
+    with _readable_client_errors(options):
+        source = open_source(
+            options.source,
+            fps=options.fps,
+            loop=options.loop,
+            # Nothing is lost, so nothing is gained by playing a clip at its own pace.
+            realtime=options.policy != "lossless",
+        )
+        client = connect(options.url, api_key=options.api_key, on_event=listeners.on_event)
+        async with client:
+            stream = client.stream_frames(
+                source,
+                model=options.model,
+                policy=options.policy,
+                deadline_ms=options.deadline_ms,
+                annotate=None if options.out is None else "boxes",
+            )
+            return await _follow(stream, source, options, console, listeners)
+
+
+async def _follow(
+    stream: FrameStream,
+    source: StoppableSource,
+    options: RunOptions,
+    console: Console,
+    listeners: Listeners,
+) -> RunOutcome:
+    """Take every result; the video is written between two results, in a thread."""
+    meter = ResultMeter()
+    num_written = 0
+    started = time.monotonic()
+    with (
+        _stopping(source, options.seconds) as stop,
+        AnnotatedVideo(options.out) if options.out is not None else nullcontext() as video,
+    ):
+        async with _watched(console, meter, stream.statistics, options.seconds):
+            async for result in stream:
+                meter.add(time.monotonic(), result.latency_s)
+                if listeners.on_result is not None:
+                    listeners.on_result(result)
+                if video is not None and result.annotated is not None:
+                    await asyncio.to_thread(video.add, result.annotated, result.t_us)
+                    num_written = video.num_frames
+    return RunOutcome(
+        statistics=stream.statistics,
+        seconds=time.monotonic() - started,
+        interrupted=stop.interrupted,
+        num_written=num_written,
+    )
+
+
+@contextmanager
+def _stopping(source: StoppableSource, seconds: float | None) -> Iterator[_Stop]:
+    """Stop the source after ``seconds`` or at Ctrl-C; a second Ctrl-C ends everything."""
+    loop = asyncio.get_running_loop()
+    stop = _Stop()
+
+    def interrupt() -> None:
+        if stop.interrupted:
+            raise KeyboardInterrupt
+        stop.interrupted = True
+        source.stop()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    timer = None if seconds is None else loop.call_later(seconds, source.stop)
+    try:
+        yield stop
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        if timer is not None:
+            timer.cancel()
+
+
+@asynccontextmanager
+async def _watched(
+    console: Console, meter: ResultMeter, statistics: StreamStatistics, seconds: float | None
+) -> AsyncIterator[None]:
+    """Show a live line while the body runs, if ``console`` is a terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
+        task = asyncio.create_task(_watch(progress, meter, statistics, seconds), name="live line")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _watch(
+    progress: Progress, meter: ResultMeter, statistics: StreamStatistics, seconds: float | None
+) -> None:
+    started = time.monotonic()
+    line = progress.add_task("", total=seconds)
+    while True:
+        now = time.monotonic()
+        dropped = sum(statistics.dropped.values()) + statistics.dropped_at_capture
+        status = f"{meter.status(now)}, {statistics.results} results, {dropped} dropped"
+        progress.update(line, completed=now - started, description=status, refresh=True)
+        await asyncio.sleep(_REFRESH_S)
+
+
+@contextmanager
+def _readable_client_errors(options: RunOptions) -> Iterator[None]:
+    try:
+        yield
+    except ConnectError as error:
+        raise CommandError(ExitCode.CANNOT_CONNECT, f"{options.url}: {error}") from error
+    except SourceError as error:
+        raise CommandError(ExitCode.MISSING, str(error)) from error
+    except StreamError as error:
+        is_unknown = error.problem is not None and error.problem.type == _UNKNOWN_MODEL
+        code = ExitCode.MISSING if is_unknown else ExitCode.FAILED
+        raise CommandError(code, f"model {options.model!r}: {error}") from error
+    except (ClientError, ValueError) as error:
+        raise CommandError(ExitCode.USAGE, str(error)) from error

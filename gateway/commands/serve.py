@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 LISTENING = "listening on"
 """The line on standard output that says the gateway is ready starts like this."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file; see docs/configuration.md.")
@@ -35,6 +40,7 @@ def serve(
             "added to those of the file.",
         ),
     ] = None,
+    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
 ) -> None:
     """Start the gateway: WebSocket, HTTP and the page, on one port.
 
@@ -49,6 +55,8 @@ def serve(
     """
     from gateway.config import load_config
 
+    if end_with_parent:
+        _end_with_parent()
     run_gateway(load_config(config, serving_overrides(host, port, model or ())))
 
 
@@ -114,17 +122,15 @@ async def _serve(config: GatewayConfig) -> None:
     from gateway.app import Gateway
 
     gateway = Gateway(config)
-    server = config.server
-    try:
-        try:
-            await gateway.start()
-        except OSError as error:
-            raise _listen_error(error, server.host, server.port) from error
-        scheme = "http" if server.tls_cert is None else "https"
-        names = ", ".join(config.models)
+
+    def announce() -> None:
         console = Console(soft_wrap=True, highlight=False)
-        console.print(f"{LISTENING} {scheme}://{_url_host(server.host)}:{gateway.port} ({names})")
-        await gateway.run_until_signal()
+        console.print(f"{LISTENING} {gateway.url.rstrip('/')} ({', '.join(config.models)})")
+
+    try:
+        await gateway.run_until_signal(on_ready=announce)
+    except OSError as error:
+        raise _listen_error(error, config.server.host, config.server.port) from error
     finally:
         await gateway.aclose()
 
@@ -147,5 +153,7 @@ def _served(model: str) -> tuple[str, dict[str, str]]:
     return (Path(model).stem, {"path": model}) if is_file_reference(model) else (model, {})
 
 
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _end_with_parent() -> None:
+    """Drain and end when the process that started us is gone, however it went (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -176,4 +176,4 @@ class TicketBox:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

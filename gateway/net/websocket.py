@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from aiohttp import EofStream, WebSocketError, WSMsgType, web
 
@@ -98,7 +98,9 @@ class Socket:
             ) from None
         except (EofStream, OSError, RuntimeError):
             raise PeerGone from None
-        return Received(message.type, cast(bytes | int, message.data))
+        data = message.data
+        # Control frames come as bytearrays; bytes of bytes copies nothing.
+        return Received(message.type, data if isinstance(data, int) else bytes(data or b""))
 
     async def wait_writable(self) -> None:
         """Wait until the transport's buffer is below its low mark; not bounded here.

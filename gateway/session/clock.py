@@ -118,7 +118,8 @@ class Clock:
 
     def _forget_one(self) -> None:
         self._num_stale += 1
-        if self._num_stale > max(_MIN_STALE, len(self._heap) // 2):
+        num_timers = len(self._heap)
+        if self._num_stale == num_timers or self._num_stale > max(_MIN_STALE, num_timers // 2):
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self._num_stale = 0

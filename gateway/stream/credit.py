@@ -18,33 +18,37 @@ class Grant(NamedTuple):
 class CreditWindow:
     """Frames and payload bytes in flight on one stream, against what the client was allowed.
 
-    Limits are cumulative, so a lost or late message never makes the two sides disagree. A frame
-    counts from its arrival until its receipt is handed to the writer, whether it was accepted or
-    refused; its bytes are those of its payload, in all pieces. One frame is always admitted when
-    none is in flight, so a frame larger than the byte window still gets through.
+    Limits are cumulative, so a late message never makes the two sides disagree. A frame counts
+    from its arrival until its receipt is handed to the writer, whether it was accepted or refused;
+    its bytes are those of its payload, in all pieces. One frame is always admitted when none is in
+    flight, so a frame larger than the byte window still gets through.
     """
 
     def __init__(self, max_frames: int, max_bytes: int) -> None:
         if max_frames < 1 or max_bytes < 1:
             raise ValueError(f"a window of {max_frames} frames, {max_bytes} bytes admits nothing")
         self._window = Grant(max_frames, max_bytes)
-        self._received = Grant(0, 0)
-        self._settled = Grant(0, 0)
         self._announced = self._window
+        self._received_frames = 0
+        self._received_bytes = 0
+        self._settled_frames = 0
+        self._settled_bytes = 0
 
     @property
     def grant(self) -> Grant:
         """What the client may have sent in all."""
-        window, settled = self._window, self._settled
-        return Grant(window.max_frames + settled.max_frames, window.max_bytes + settled.max_bytes)
+        return Grant(
+            self._window.max_frames + self._settled_frames,
+            self._window.max_bytes + self._settled_bytes,
+        )
 
     @property
     def frames_in_flight(self) -> int:
-        return self._received.max_frames - self._settled.max_frames
+        return self._received_frames - self._settled_frames
 
     @property
     def bytes_in_flight(self) -> int:
-        return self._received.max_bytes - self._settled.max_bytes
+        return self._received_bytes - self._settled_bytes
 
     @property
     def is_far_exceeded(self) -> bool:
@@ -53,16 +57,16 @@ class CreditWindow:
 
     def receive_bytes(self, num_bytes: int) -> None:
         """Payload has arrived: a whole frame's or one piece's."""
-        frames, size_bytes = self._received
-        self._received = Grant(frames, size_bytes + num_bytes)
+        self._received_bytes += num_bytes
 
     def receive_frame(self) -> bool:
         """The frame whose bytes have arrived is complete; returns whether credit covered it."""
         was_idle = self.frames_in_flight == 0
-        frames, size_bytes = self._received
-        self._received = Grant(frames + 1, size_bytes)
-        limit = self.grant
-        return was_idle or (frames < limit.max_frames and size_bytes <= limit.max_bytes)
+        self._received_frames += 1
+        grant = self.grant
+        return was_idle or (
+            self._received_frames <= grant.max_frames and self._received_bytes <= grant.max_bytes
+        )
 
     def settle(self, num_frames: int, num_bytes: int) -> None:
         """Receipts for that many frames and bytes go out: the limits grow by as much.
@@ -72,19 +76,21 @@ class CreditWindow:
         """
         if num_frames > self.frames_in_flight or num_bytes > self.bytes_in_flight:
             raise ValueError(f"{num_frames} frames, {num_bytes} bytes are not in flight")
-        frames, size_bytes = self._settled
-        self._settled = Grant(frames + num_frames, size_bytes + num_bytes)
+        self._settled_frames += num_frames
+        self._settled_bytes += num_bytes
 
     def next_announcement(self) -> Grant | None:
-        """What to tell the client now; None while it has half a window left.
+        """The grant to tell the client now; None while more than half a window is left to it.
 
-        A client without credit has frames in flight, and the receipt of the last one finds it so:
-        nobody waits for a grant that was withheld.
+        A client that has used its credit up has frames in flight, and their receipts find less
+        than half left: nobody waits for a grant that was withheld.
         """
-        grant, half = self.grant, (self._window.max_frames // 2, self._window.max_bytes // 2)
-        frames_left = self._announced.max_frames - self._received.max_frames
-        bytes_left = self._announced.max_bytes - self._received.max_bytes
-        if grant == self._announced or (frames_left > half[0] and bytes_left > half[1]):
+        grant = self.grant
+        has_plenty = (
+            self._announced.max_frames - self._received_frames > self._window.max_frames // 2
+            and self._announced.max_bytes - self._received_bytes > self._window.max_bytes // 2
+        )
+        if has_plenty or grant == self._announced:
             return None
         self._announced = grant
         return grant

@@ -74,10 +74,8 @@ class StreamQueue:
         """Tell the oldest result that waits as dropped; there must be one (``droppable_bytes``)."""
         for index, entry in enumerate(self._entries):
             if isinstance(entry, ResultGroup):
-                drop = drop_of(entry)
-                self._entries[index] = drop
                 self._account(entry, -1)
-                self._account(drop, 1)
+                self._replace(index, drop_of(entry))
                 self._settle(entry.seq, False)
                 return
 
@@ -140,6 +138,16 @@ class StreamQueue:
 
     def _is_late(self, group: ResultGroup, now: float) -> bool:
         return not self._keeps_late and group.deadline is not None and now > group.deadline
+
+    def _replace(self, index: int, drop: DropRange) -> None:
+        before = self._entries[index - 1] if index > 0 else None
+        merged = before.merge(drop) if isinstance(before, DropRange) else None
+        if merged is not None:
+            self._entries[index - 1] = merged
+            del self._entries[index]
+        else:
+            self._entries[index] = drop
+            self._account(drop, 1)
 
     def _pop(self) -> Entry:
         entry = self._entries.popleft()

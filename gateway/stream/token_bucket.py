@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# A source at exactly the rate must not lose a token to rounding.
+_ALMOST_ONE = 1 - 1e-6
+
 
 class TokenBucket:
     """``rate_hz`` events a second on average, at most ``capacity`` of them at once.
@@ -23,7 +26,7 @@ class TokenBucket:
             gained = (now - self._updated_at) * self._rate_hz
             self._tokens = min(self._capacity, self._tokens + gained)
             self._updated_at = now
-        if self._tokens < 1:
+        if self._tokens < _ALMOST_ONE:
             return False
         self._tokens -= 1
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import av
 import numpy as np
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
 
 from tests.fakes.page_gateway import FakePageGateway
 
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -27,7 +28,7 @@ ARGUMENTS = (
     "--no-first-run",
     "--disable-quic",
 )
-DESKTOP = {"width": 1280, "height": 900}
+DESKTOP = ViewportSize(width=1280, height=900)
 CLIP_SIZE = (320, 180)
 SQUARE = 40
 
@@ -40,14 +41,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
+# Reads the stage and, in the same turn, finds the white square and the coloured box on it.
+MEASURE = """() => {
+  const canvas = document.getElementById("picture");
+  const { width, height } = canvas;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const pixels = copy.getImageData(0, 0, width, height).data;
+  const extent = () => ({ left: width, top: height, right: -1, bottom: -1, count: 0 });
+  const white = extent(), coloured = extent();
+  const grow = (box, x, y) => {
+    box.left = Math.min(box.left, x); box.right = Math.max(box.right, x + 1);
+    box.top = Math.min(box.top, y); box.bottom = Math.max(box.bottom, y + 1); box.count += 1;
+  };
+  for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
+    const [r, g, b] = pixels.subarray(4 * (y * width + x));
+    const high = Math.max(r, g, b), low = Math.min(r, g, b);
+    if (low > 225) grow(white, x, y);
+    else if (high > 150 && high - low > 110) grow(coloured, x, y);
+  }
+  return { width, height, white, coloured };
+}"""
+
+
 @contextlib.asynccontextmanager
 async def launch(*arguments: str) -> AsyncIterator[Browser]:
     """Debian's Chromium with extra arguments; Playwright's own build is not needed."""
-    if not CHROMIUM.exists():
+    if shutil.which(CHROMIUM) is None:
         pytest.skip(f"{CHROMIUM} is missing: install the package chromium, or set CHROMIUM")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=[*ARGUMENTS, *arguments]
+            executable_path=CHROMIUM, args=[*ARGUMENTS, *arguments]
         )
         yield browser
         await browser.close()
@@ -121,6 +145,17 @@ class Visit:
 
     async def wait_for_picture(self) -> None:
         await self.page.locator("#picture").wait_for(state="visible", timeout=15_000)
+
+    async def start(self) -> None:
+        """Press Start and wait until a result is on the stage."""
+        await self.page.get_by_role("button", name="Start").click()
+        await self.wait_for_state("running")
+        await self.wait_for_picture()
+
+    async def measure(self) -> dict[str, Any]:
+        """Size of the stage and the extents of what is white and what is coloured on it."""
+        seen: dict[str, Any] = await self.page.evaluate(MEASURE)
+        return seen
 
     async def notice(self) -> str:
         return await self.page.locator("#notice").inner_text()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.batching.executor import ExecutorEvents, Work
 from engine.errors import EngineError
 from engine.types import Failed, Result, Timing
 from engine.workers.pool import PoolStatistics
+
+
+def echo(work: Work) -> bytes:
+    return bytes(work.payload)
 
 
 @dataclass(eq=False)
@@ -30,8 +34,8 @@ class FakeExecutor:
 
     With ``run_s=None`` nothing is answered until the test says so (``finish``, ``kill``,
     ``fail``); with a number every worker runs its batches one after the other, each for
-    ``run_s`` seconds. ``block`` stops that, as a model that hangs would. The answer's data is the
-    payload, so that mixed-up answers show.
+    ``run_s`` seconds. ``block`` stops that, as a model that hangs would. An answer's data is what
+    ``respond`` makes of its item, by default the payload, so that mixed-up answers show.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class FakeExecutor:
         run_s: float | None = None,
         slab_items: int = 1000,
         warmup_run_s: dict[int, float] | None = None,
+        respond: Callable[[Work], bytes | EngineError] = echo,
+        model: str = "fake",
     ) -> None:
         self.batches: list[FakeBatch] = []  # every batch ever dispatched
         self.busy: list[FakeBatch] = []  # not finished
@@ -56,6 +62,8 @@ class FakeExecutor:
         self._slots = 1 + prefetch
         self._slab_items = slab_items
         self._warmup_run_s = warmup_run_s or {}
+        self._respond = respond
+        self._model = model
         self._is_blocked = False
 
     # --- Executor
@@ -120,14 +128,17 @@ class FakeExecutor:
         return [[bytes(work.payload) for work in batch.works] for batch in self.batches]
 
     def finish(self, batch: FakeBatch | None = None, *, error: EngineError | None = None) -> None:
-        """Answer a batch (default: the oldest unfinished), each item with its own payload."""
+        """Answer a batch (default: the oldest unfinished), or fail it whole."""
         batch = batch or self.busy[0]
         self.busy.remove(batch)
         self._events.on_batch(len(batch.works), self.run_s or 0.0)
         for work in batch.works:
             self.slab.discard(work.key)
-            outcome = Failed(error) if error is not None else self._result(batch, work)
-            self._events.on_done(work.key, outcome)
+            answer = error or self._respond(work)
+            if isinstance(answer, EngineError):
+                self._events.on_done(work.key, Failed(answer))
+            else:
+                self._events.on_done(work.key, self._result(batch, answer))
         self._events.on_room()
         self._run_next(batch.worker)
 
@@ -174,10 +185,10 @@ class FakeExecutor:
         if batch in self.busy and self._held(batch.worker)[0] is batch and not self._is_blocked:
             self.finish(batch)
 
-    def _result(self, batch: FakeBatch, work: Work) -> Result:
+    def _result(self, batch: FakeBatch, data: bytes) -> Result:
         return Result(
-            data=bytes(work.payload),
-            model="fake",
+            data=data,
+            model=self._model,
             version="1",
             timing=Timing(run=round((self.run_s or 0.0) * 1e6)),
             batch_size=len(batch.works),

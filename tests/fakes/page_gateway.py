@@ -226,6 +226,7 @@ class _Connection:
 def find_square(jpeg: bytes) -> dict[str, Any]:
     """Result data with one object: the box around everything that is nearly white."""
     grey = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+    assert grey is not None, "the page sent no picture"
     height, width = grey.shape
     rows, columns = np.nonzero(grey > 200)
     objects = []

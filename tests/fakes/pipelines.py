@@ -32,13 +32,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import InvalidInput, StartupError
 from engine.manifest import Manifest
 from engine.pipeline import Output, Resources
 from engine.types import Attachment, AttachmentKind
 
 HANG_S = 3600.0
-KEPT: list[memoryview] = []
+KEPT: list[NDArray[np.uint8]] = []
 
 
 def worker_index() -> int:
@@ -123,7 +126,7 @@ def act(script: Mapping[str, Any], stage: str, payload: memoryview | None) -> No
         case "hang":
             time.sleep(HANG_S)
         case "keep" if payload is not None:
-            KEPT.append(payload[:1])
+            KEPT.append(np.frombuffer(payload, np.uint8))
         case None:
             pass
         case other:

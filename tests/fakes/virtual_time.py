@@ -1,18 +1,19 @@
 """An event loop whose clock jumps: timers cost no time, and their order and instants are exact.
 
-    @pytest.fixture
-    def event_loop_policy():
-        return VirtualTimePolicy()
-
-makes pytest-asyncio run a module's tests on it. ``run_until(time)`` lets a test wait.
+@virtual_time
+async def test_something() -> None:
+    await run_until(5.0)
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
 
 
 class _NeverWaits(selectors.BaseSelector):
@@ -57,9 +58,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._clock.now
 
 
-class VirtualTimePolicy(asyncio.DefaultEventLoopPolicy):
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return VirtualTimeLoop()
+def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorate an async test to run on its own ``VirtualTimeLoop``."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
 
 
 async def run_until(when: float) -> None:

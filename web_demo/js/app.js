@@ -158,6 +158,7 @@ class Page {
     this.#ring.clear();
     this.#stage.clear();
     this.#view.showPicture("none");
+    this.#view.describePicture("", "");
   }
 
   // --- frames -----------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ class Page {
 
   #onDrawn(seq, data) {
     this.#view.showPicture("results");
-    this.#view.describePicture(describe(data));
+    this.#view.describePicture(describe(data), `frame ${seq}, sent as ${data.width} × ${data.height}`);
     this.#uplink.send({ type: "rendered", seq });
   }
 

@@ -188,9 +188,9 @@ export class ClawstreamClient extends EventTarget {
     this.#release();
     clearTimeout(this.#retry);
     const detail = { code, reason, problem: this.#problem };
+    this.#setState("closed", detail); // first: a stream that ends looks why
     for (const stream of [...this.#streams]) stream.fail(detail);
     this.#streams.clear();
-    this.#setState("closed", detail);
     this.#connected?.reject(new ClawstreamError(detail));
     this.#connected = null;
   }

@@ -111,7 +111,8 @@ export function describe(data) {
   if (objects.length === 0) return "nothing found";
   const counts = new Map();
   for (const { label } of objects) counts.set(label, (counts.get(label) ?? 0) + 1);
-  return [...counts].map(([label, count]) => `${count} × ${label}`).join(", ");
+  const words = [...counts].map(([label, count]) => (count === 1 ? label : `${count} × ${label}`));
+  return words.join(", ");
 }
 
 export function percent(share) {

@@ -83,9 +83,13 @@ export class View {
     this.picture.hidden = kind !== "results";
   }
 
-  describePicture(text) {
-    this.picture.setAttribute("aria-label", `Picture with results: ${text}`);
-    this.announce(text);
+  /** What is on the stage, in words; `found` is empty when nothing is. */
+  describePicture(found, frameInfo) {
+    byId("found").textContent = found;
+    byId("frame-info").textContent = frameInfo;
+    if (found === "") return;
+    this.picture.setAttribute("aria-label", `Picture with results: ${found}`);
+    this.announce(found);
   }
 
   /** One of BANNERS by kind, or null. */

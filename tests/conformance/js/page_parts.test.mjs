@@ -70,7 +70,7 @@ test("a full ring closes its oldest frame", () => {
 
 test("results are described in words", () => {
   assert.equal(describe({ objects: [] }), "nothing found");
-  assert.equal(describe({ objects: [{ label: "car" }, { label: "cup" }, { label: "car" }] }), "2 × car, 1 × cup");
+  assert.equal(describe({ objects: [{ label: "car" }, { label: "cup" }, { label: "car" }] }), "2 × car, cup");
   assert.equal(describe({ classes: [{ label: "espresso", score: 0.951 }] }), "espresso, 95 %");
 });
 

@@ -37,7 +37,9 @@ def _install(home: Path, name: str) -> None:
 def test_version_is_shown() -> None:
     result = _run("--version")
     assert result.exit_code == 0
-    assert re.fullmatch(r"clawstream \d+\.\d+\.\d+\n", result.output)
+    assert re.fullmatch(
+        r"clawstream (\d+\.\d+\.\d+|\(source tree, not installed\))\n", result.output
+    )
 
 
 def test_help_names_commands_and_exit_codes() -> None:
@@ -90,15 +92,23 @@ def test_info_shows_the_manifest(home: Path) -> None:
     _install(home, "centerface")
     result = _run("models", "info", "centerface")
     assert result.exit_code == 0
-    assert "centerface version 1" in result.output
+    assert "name: centerface version 1" in result.output
     assert "licence: MIT" in result.output
     assert f"model: {home}/models/centerface/1/model.onnx" in result.output
 
 
-def test_info_of_a_missing_model_ends_with_3_and_the_command() -> None:
-    result = _run("models", "info", "centerface")
+@pytest.mark.parametrize(("name", "licence"), [("centerface", "MIT"), ("face", "BSD")])
+def test_info_of_what_is_not_here_shows_licence_and_command(name: str, licence: str) -> None:
+    result = _run("models", "info", name)
+    assert result.exit_code == 0
+    assert f"licence: {licence}" in result.output
+    assert f"clawstream models pull {name}" in result.output
+
+
+def test_info_of_a_missing_file_ends_with_3() -> None:
+    result = _run("models", "info", "none.onnx")
     assert result.exit_code == 3
-    assert "clawstream models pull centerface" in result.stderr
+    assert "there is no file" in result.stderr
 
 
 def test_info_of_a_file_with_a_wrong_description_names_the_key(tmp_path: Path) -> None:

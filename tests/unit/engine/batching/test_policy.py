@@ -114,6 +114,13 @@ def test_a_lane_that_went_quiet_is_not_waited_for() -> None:
     assert bench.batch_lanes(now=now) == [active]
 
 
+def test_an_old_item_goes_although_no_lane_is_live() -> None:
+    bench = Bench()
+    lane = bench.lane()
+    bench.offer(lane, now=0.0)
+    assert bench.batch_lanes(now=ACTIVITY_HORIZON_S + 0.1) == [lane]
+
+
 def test_a_closed_lane_is_not_waited_for() -> None:
     bench = Bench()
     closed, active = bench.lane(), bench.lane()
@@ -255,6 +262,14 @@ def test_a_lane_that_empties_and_fills_again_keeps_one_place() -> None:
     assert bench.served(4) == {flicker: 2, steady: 2}
 
 
+def test_a_lane_that_was_emptied_is_passed_over() -> None:
+    bench = Bench(max_batch_size=1)
+    emptied, other = bench.lane(), bench.lane()
+    bench.policy.cancel(bench.offer(emptied))
+    bench.offer(other)
+    assert bench.batch_lanes() == [other]
+
+
 def test_a_tiny_weight_pays_no_debt_after_everybody_was_idle() -> None:
     bench = Bench(max_batch_size=1)
     tiny = bench.lane(weight=0.001)
@@ -370,11 +385,12 @@ def test_cancel_finds_what_is_queued_and_nothing_else() -> None:
     assert not bench.policy.cancel(entry)
 
 
-def test_a_removed_lane_hands_back_what_it_held() -> None:
+def test_a_removed_lane_takes_what_it_held_with_it() -> None:
     bench = Bench()
     lane = bench.lane()
-    entries = [bench.offer(lane) for _ in range(3)]
-    assert bench.policy.remove_lane(lane) == entries
+    for _ in range(3):
+        bench.offer(lane)
+    bench.policy.remove_lane(lane)
     assert bench.policy.num_queued == bench.policy.num_lanes == 0
     assert bench.policy.next_batch(9.0) is None
 

@@ -1,0 +1,316 @@
+"""The client: one connection at a time, any number of streams, and the way back after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from gateway.client.backoff import Backoff, may_reconnect
+from gateway.client.errors import (
+    AuthError,
+    ClientError,
+    ConnectError,
+    Event,
+    StreamError,
+    problem_text,
+)
+from gateway.client.frames import FrameSource
+from gateway.client.greeting import open_link, stream_address
+from gateway.client.link import Link, LinkLost, LinkSettings
+from gateway.client.liveness import ClockEstimate
+from gateway.client.streams import FrameStream, StreamSpec
+from gateway.wire.codec import BinaryMessage
+from gateway.wire.messages import (
+    ErrorMessage,
+    GoAway,
+    Limits,
+    ServerMessage,
+    StreamOptions,
+    Welcome,
+)
+
+STABLE_S = 5.0  # a connection that lived this long resets the backoff
+POLICIES = ("latest", "fifo", "lossless")
+
+logger = logging.getLogger(__name__)
+
+
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    reconnect: bool = True,
+    give_up_after_s: float = 300.0,
+    on_event: Callable[[Event], None] | None = None,
+    settings: LinkSettings | None = None,
+) -> Client:
+    """A client for ``async with``; entering it connects, leaving it closes everything.
+
+    Args:
+        url: ``ws://host:port`` (or wss, http, https); the path defaults to ``/v1/stream``.
+        api_key: sent in the first message, never in the address.
+        reconnect: come back by itself after a loss that allows it, for at most
+            ``give_up_after_s``. The first connection is tried once.
+        on_event: told what happens, on the event loop; it must return at once.
+
+    Raises:
+        ValueError: not an address. Entering raises ``ConnectError`` or ``AuthError``.
+    """
+    return Client(
+        stream_address(url),
+        api_key=api_key,
+        backoff=Backoff() if reconnect else None,
+        give_up_after_s=give_up_after_s,
+        on_event=on_event,
+        settings=settings or LinkSettings(),
+    )
+
+
+class Client:
+    """A connection to a gateway that outlives its sockets. Use from one event loop only."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        api_key: str | None,
+        backoff: Backoff | None,
+        give_up_after_s: float,
+        on_event: Callable[[Event], None] | None,
+        settings: LinkSettings,
+    ) -> None:
+        self._address = address
+        self._api_key = api_key
+        self._backoff = backoff
+        self._give_up_after_s = give_up_after_s
+        self._on_event = on_event
+        self._settings = settings
+        self._link: Link | None = None
+        self._welcome: Welcome | None = None
+        self._streams: dict[FrameStream, int] = {}  # live ones, with their id on this connection
+        self._by_id: dict[int, FrameStream] = {}
+        self._next_stream = 1
+        self._problem = ""  # what the server said last about the connection
+        self._failure: ClientError | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        link = await open_link(self._address, self._api_key, self._settings)
+        self._attach(link)
+        self._serving = asyncio.create_task(self._serve(link), name="clawstream client")
+        self._tell("connected")
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the streams, then the connection; every step is bounded; idempotent."""
+        streams = list(self._streams)
+        await asyncio.gather(*(stream.aclose() for stream in streams))
+        self._is_closing = True
+        if self._link is not None:
+            await self._link.aclose()
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None and not self._link.is_lost
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that the gateway serves."""
+        return list(self._greeting.models)
+
+    @property
+    def limits(self) -> Limits:
+        return self._greeting.limits
+
+    @property
+    def clock(self) -> ClockEstimate | None:
+        """The server's clock against ``time.monotonic``, once known; kept fresh by itself."""
+        return self._link.clock if self._link is not None else None
+
+    async def ping(self) -> ClockEstimate:
+        """Ask the server for the time now.
+
+        Raises:
+            ConnectError: there is no connection, or no answer.
+        """
+        if self._link is None:
+            raise self._failure or ConnectError("not connected")
+        try:
+            return await self._link.ping()
+        except LinkLost as lost:
+            raise ConnectError(str(lost), code=lost.code) from None
+
+    def stream_frames(
+        self,
+        source: FrameSource,
+        *,
+        model: str,
+        policy: str = "latest",
+        deadline_ms: float | None = None,
+        fps: float | None = None,
+        annotate: str | None = None,
+        version: str | None = None,
+        priority: str = "standard",
+        weight: float = 1.0,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> FrameStream:
+        """Send the frames of ``source`` and iterate over their results; starts when iterated.
+
+        Args:
+            policy: ``latest`` and ``fifo`` drop live frames that may not be sent now;
+                ``lossless`` waits, and so does every source that is not live.
+            deadline_ms: age at which the server gives up an unanswered frame.
+            fps: send at most this many frames per second.
+            annotate: ``boxes`` or ``blur``: results bring an annotated picture now and then.
+
+        Raises:
+            ValueError: an option is out of range. Iterating raises ``StreamError`` if the server
+                refuses the stream, ``ConnectError`` when the connection is lost for good, and
+                what the source raises.
+        """
+        if policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+        if fps is not None and not fps > 0.0:
+            raise ValueError(f"fps must be above 0, got {fps}")
+        options = StreamOptions(
+            policy=policy,
+            deadline_ms=deadline_ms,
+            annotate=annotate,
+            version=version,
+            priority=priority,
+            weight=weight,
+        )
+        spec = StreamSpec(model=model, options=options, fps=fps)
+        return FrameStream(self, source, spec, on_event or self._pass_event)
+
+    # --- for the streams ---------------------------------------------------------------------
+
+    def start_stream(self, stream: FrameStream) -> None:
+        if self._serving is None or self._failure is not None or self._serving.done():
+            raise self._failure or ConnectError("not connected")
+        if len(self._streams) >= self._greeting.limits.max_streams:
+            raise StreamError(f"the server allows {len(self._streams)} streams at once")
+        self._streams[stream] = -1
+        if self._link is not None:
+            self._open(stream, self._link)
+
+    def forget_stream(self, stream: FrameStream) -> None:
+        self._by_id.pop(self._streams.pop(stream, -1), None)
+
+    # --- for the connection ------------------------------------------------------------------
+
+    def on_message(self, message: ServerMessage) -> None:
+        stream = getattr(message, "stream", None)
+        if isinstance(message, GoAway):
+            for live in self._streams:
+                live.pause()
+            self._tell("goaway", f"the server closes within {message.deadline_ms} ms")
+        elif isinstance(stream, int):
+            target = self._by_id.get(stream)
+            if target is not None:  # else a late message of a stream that is over
+                target.on_message(message)
+        elif isinstance(message, ErrorMessage):
+            self._problem = problem_text(message.problem)
+            self._tell("error", self._problem)
+
+    def on_binary(self, message: BinaryMessage) -> None:
+        target = self._by_id.get(message.header.stream)
+        if target is not None:
+            target.on_binary(message)
+
+    def on_tick(self, now: float) -> None:
+        for stream in list(self._streams):
+            stream.on_tick(now)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    @property
+    def _greeting(self) -> Welcome:
+        if self._welcome is None:
+            raise ConnectError("not connected")
+        return self._welcome
+
+    async def _serve(self, link: Link) -> None:
+        """Run one connection after the other until there is no way back."""
+        try:
+            while True:
+                started_at = time.monotonic()
+                loss = await link.run(self)
+                self._detach()
+                if self._is_closing:
+                    return
+                self._tell("disconnected", self._problem or str(loss))
+                if self._backoff is None or not may_reconnect(loss.code):
+                    raise ConnectError(self._problem or str(loss), code=loss.code)
+                if time.monotonic() - started_at >= STABLE_S:
+                    self._backoff.reset()
+                link = await self._come_back(self._backoff)
+                self._attach(link)
+                self._tell("reconnected")
+        except ClientError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("the client has failed")
+            self._fail(ConnectError("the client has failed; its log says why"))
+
+    async def _come_back(self, backoff: Backoff) -> Link:
+        give_up_at = time.monotonic() + self._give_up_after_s
+        while True:
+            await asyncio.sleep(backoff.next_delay_s())
+            try:
+                return await open_link(self._address, self._api_key, self._settings)
+            except AuthError:
+                raise
+            except ConnectError as error:
+                is_final = error.code is not None and not may_reconnect(error.code)
+                if is_final or time.monotonic() >= give_up_at:
+                    raise
+                logger.info("attempt %d to reconnect failed: %s", backoff.attempt, error)
+
+    def _attach(self, link: Link) -> None:
+        self._link, self._welcome = link, link.welcome
+        self._problem = ""
+        for stream in list(self._streams):
+            self._open(stream, link)
+
+    def _open(self, stream: FrameStream, link: Link) -> None:
+        number, self._next_stream = self._next_stream, self._next_stream + 1
+        self._streams[stream] = number
+        self._by_id[number] = stream
+        stream.on_attached(link, number)
+
+    def _detach(self) -> None:
+        self._link = None
+        self._by_id.clear()
+        for stream in list(self._streams):
+            self._streams[stream] = -1
+            stream.on_detached()
+
+    def _fail(self, error: ClientError) -> None:
+        self._failure = error
+        for stream in list(self._streams):
+            stream.on_failed(error)
+
+    def _tell(self, name: str, detail: str = "") -> None:
+        logger.info("%s %s %s", self._address, name, detail)
+        self._pass_event(Event(name=name, detail=detail))
+
+    def _pass_event(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)

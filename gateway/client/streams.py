@@ -1,0 +1,393 @@
+"""One stream of frames: a producer that honours credit, an iterator over the answers.
+
+Two tasks meet here. The producer takes frames from the source and sends them; the connection's
+reader hands in receipts through the ``on_…`` methods, which return at once. Both, and whoever
+iterates, wait for ``_changed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.client.capture import RateLimit
+from gateway.client.errors import Event, StreamError, problem_text
+from gateway.client.frames import CapturedFrame, FrameSource
+from gateway.client.ledger import FrameLedger
+from gateway.client.link import Link, LinkLost
+from gateway.client.results import FrameResult, frame_result
+from gateway.client.statistics import StreamStatistics
+from gateway.wire import codec
+from gateway.wire.codec import BinaryMessage, FrameHeader, MessageType
+from gateway.wire.messages import (
+    PIECE_BYTES,
+    Ack,
+    Close,
+    Closed,
+    Credit,
+    Drop,
+    EndInput,
+    ErrorMessage,
+    Hint,
+    Open,
+    Opened,
+    ResultMessage,
+    ServerMessage,
+    StreamOptions,
+)
+from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
+
+ACK_MESSAGES = 8
+MAX_RESULTS = 64  # unread, and with those in flight unless the policy is latest
+MAX_ATTACHMENTS = 8  # of one result
+OPEN_TIMEOUT_S = 10.0
+FINISH_TIMEOUT_S = 30.0  # without any message of the stream, while it ends
+CLOSE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """What a stream asks for, each time it is opened."""
+
+    model: str
+    options: StreamOptions
+    fps: float | None = None
+
+
+class StreamOwner(Protocol):
+    """The connection's side of a stream."""
+
+    def start_stream(self, stream: FrameStream) -> None:
+        """Open the stream now, and again after each reconnect; may raise a ClientError."""
+
+    def forget_stream(self, stream: FrameStream) -> None:
+        """The stream is over; idempotent."""
+
+
+class FrameStream:
+    """Answers to the frames of one source, by ``async for``, once.
+
+    Leaving the loop early closes the stream. Of ``latest`` the oldest of 64 unread results is
+    discarded and counted; under the other policies a reader that lags stops the producer. After a
+    reconnect the stream goes on under a new id; what was in flight counts as ``disconnected``.
+    """
+
+    def __init__(
+        self,
+        owner: StreamOwner,
+        source: FrameSource,
+        spec: StreamSpec,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self.statistics = StreamStatistics()
+        self._owner = owner
+        self._source = source
+        self._spec = spec
+        self._on_event = on_event
+        self._is_live = bool(getattr(source, "is_live", True))
+        self._ledger = FrameLedger(self.statistics, max_in_flight=MAX_RESULTS)
+        self._rate = RateLimit(spec.fps)
+        self._hinted_rate = RateLimit(None)
+        self._results: deque[FrameResult] = deque()
+        self._attachments: list[BinaryMessage] = []
+        self._changed = asyncio.Event()
+        self._state = StreamState.IDLE
+        self._link: Link | None = None
+        self._id: int | None = None
+        self._next_seq = 0
+        self._acknowledged_seq = self._result_seq = self._rendered_seq = -1
+        self._num_unacknowledged = 0
+        self._heard_at = 0.0
+        self._is_paused = False
+        self._is_finished = False
+        self._failure: Exception | None = None
+        self._last_error = ""
+        self._producer: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # --- for the program ---------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncGenerator[FrameResult, None]:
+        return self._iterate()
+
+    async def aclose(self) -> None:
+        """Stop the stream, wait a little for its last receipts; idempotent."""
+        if self._producer is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._shut(), name="clawstream stream closing")
+        # Shielded: a caller that is cancelled must not leave the stream half closed.
+        await asyncio.shield(self._closing)
+
+    async def _iterate(self) -> AsyncGenerator[FrameResult, None]:
+        if self._producer is not None:
+            raise RuntimeError("a stream can be iterated once")
+        self._owner.start_stream(self)
+        self._producer = asyncio.create_task(self._produce(), name="clawstream stream producer")
+        try:
+            while (result := await self._next()) is not None:
+                yield result
+        finally:
+            await self.aclose()
+
+    async def _next(self) -> FrameResult | None:
+        await self._until(lambda: bool(self._results) or self._is_finished)
+        if self._results:
+            result = self._results.popleft()
+            self._rendered_seq = result.seq
+            self._changed.set()  # there is room for another
+            return result
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    # --- the producer ------------------------------------------------------------------------
+
+    async def _produce(self) -> None:
+        try:
+            await self._send_all()
+        except Exception as error:  # noqa: BLE001 - the iterator raises it when it has caught up
+            self._failure = error
+        await self._end()
+
+    async def _send_all(self) -> None:
+        frames = aiter(self._source)
+        try:
+            async for frame in frames:
+                await self._offer(frame)
+        finally:
+            if isinstance(frames, AsyncGenerator):
+                await frames.aclose()
+
+    async def _offer(self, frame: CapturedFrame) -> None:
+        """Send the frame, or drop it: every live frame has one chance."""
+        captured_at = frame.t_us / 1e6
+        if not self._rate.passes(captured_at):
+            return  # asked for: not a loss
+        if not self._hinted_rate.passes(captured_at) or self._is_too_large(frame):
+            self.statistics.dropped_at_capture += 1
+            return
+        size_bytes = len(frame.jpeg)
+        if not self._can_send(size_bytes):
+            if self._is_live and self._spec.options.policy != "lossless":
+                self.statistics.dropped_at_capture += 1
+                await asyncio.sleep(0)  # a source that never waits must not starve the loop
+                return
+            # Ends with credit, with the connection's end, or with the reader's.
+            await self._until(lambda: self._can_send(size_bytes))
+        await self._send(frame)
+
+    def _can_send(self, size_bytes: int) -> bool:
+        if self._link is None or self._link.is_lost or self._is_paused:
+            return False
+        if self._state is not StreamState.OPEN or not self._ledger.can_send(size_bytes):
+            return False
+        if self._spec.options.policy == "latest":
+            return True
+        return len(self._results) + self._ledger.in_flight < MAX_RESULTS
+
+    def _is_too_large(self, frame: CapturedFrame) -> bool:
+        if self._link is None or len(frame.jpeg) <= self._link.welcome.limits.max_frame_bytes:
+            return False
+        self._tell("error", f"a frame of {len(frame.jpeg)} bytes exceeds the server's limit")
+        return True
+
+    async def _send(self, frame: CapturedFrame) -> None:
+        link, stream = self._link, self._id
+        assert link is not None
+        assert stream is not None
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        header = FrameHeader(type=MessageType.FRAME, stream=stream, seq=seq, t_us=frame.t_us)
+        room = link.welcome.limits.max_message_bytes - codec.HEADER_BYTES
+        pieces = codec.split_binary(
+            header, frame.jpeg, piece_bytes=max(1024, min(PIECE_BYTES, room // 8 * 8))
+        )
+        self._ledger.sent(seq, frame.t_us, len(frame.jpeg))
+        try:
+            for piece in pieces:
+                await link.send(piece)
+        except LinkLost:
+            pass  # ``on_detached`` counts what was in flight, this frame included
+
+    async def _end(self) -> None:
+        """Tell that there is no more input, and wait for ``closed``."""
+        await self._until(lambda: self._state is not StreamState.IDLE or self._link is None)
+        if self._link is not None and self._id is not None and self._state is StreamState.OPEN:
+            self._state = advance(STREAM, self._state, StreamEvent.END)
+            self._heard_at = time.monotonic()
+            self._link.post(EndInput(stream=self._id))
+            await self._until(lambda: self._is_finished)  # bounded by ``on_tick``
+        self._finish(None)
+
+    # --- for the connection; every call returns at once --------------------------------------
+
+    def on_attached(self, link: Link, stream: int) -> None:
+        """There is a connection: open the stream on it."""
+        self._link, self._id = link, stream
+        self._state = StreamState.IDLE
+        self._is_paused = False
+        self._attachments.clear()
+        self._heard_at = time.monotonic()
+        spec = self._spec
+        link.post(Open(stream=stream, model=spec.model, options=spec.options))
+        self._changed.set()
+
+    def on_detached(self) -> None:
+        """The connection is lost."""
+        self._ledger.disconnected()
+        was_ending = self._state in (StreamState.ENDING, StreamState.CLOSING)
+        self._link = self._id = None
+        self._state = StreamState.IDLE
+        self._num_unacknowledged = 0
+        self._changed.set()
+        if was_ending:
+            self._finish(None)
+
+    def on_failed(self, error: Exception) -> None:
+        """The connection will not come back."""
+        self._finish(error)
+
+    def pause(self) -> None:
+        """Send nothing until the next connection; answers are still welcome."""
+        self._is_paused = True
+
+    def on_tick(self, now: float) -> None:
+        """Acknowledge what is due and look at the time-outs."""
+        self._acknowledge()
+        silent_s = now - self._heard_at
+        if self._is_finished or self._link is None:
+            return
+        if self._state is StreamState.IDLE and silent_s > OPEN_TIMEOUT_S:
+            self._finish(StreamError("the server did not open the stream"))
+        elif self._state is StreamState.ENDING and silent_s > FINISH_TIMEOUT_S:
+            self._ledger.abandon()
+            self._finish(StreamError("the server did not finish the stream"))
+
+    def on_binary(self, message: BinaryMessage) -> None:
+        """Keep an attachment until the result that names it, which is next."""
+        if self._attachments and self._attachments[0].header.seq != message.header.seq:
+            self._attachments.clear()
+        if len(self._attachments) < MAX_ATTACHMENTS:
+            self._attachments.append(message)
+
+    def on_message(self, message: ServerMessage) -> None:
+        """A control message that names this stream."""
+        self._heard_at = time.monotonic()
+        match message:
+            case ResultMessage():
+                self._on_result(message, self._heard_at)
+            case Credit():
+                self._ledger.grant(message.max_frames, message.max_bytes)
+            case Drop():
+                self._ledger.drop(message.reason, message.first, message.last, message.count)
+                self._tell("drop", message.reason, message.first)
+            case ErrorMessage():
+                self._on_error(message)
+            case Opened() if self._state is StreamState.IDLE:
+                self._state = advance(STREAM, self._state, StreamEvent.OPEN)
+                self._ledger.open(message.credit)
+                self._tell("opened")
+            case Hint():
+                self._on_hint(message)
+            case Closed():
+                self._on_closed(message)
+            case _:
+                pass  # nothing that concerns a stream of frames
+        self._changed.set()
+
+    def _on_result(self, message: ResultMessage, now: float) -> None:
+        latency_s = self._ledger.result(message.seq, now)
+        attachments, self._attachments = self._attachments, []
+        self._result_seq = max(self._result_seq, message.seq)
+        self._num_unacknowledged += 1
+        if self._num_unacknowledged >= ACK_MESSAGES:
+            self._acknowledge()
+        if latency_s is None or self._is_finished:
+            return
+        if len(self._results) >= MAX_RESULTS:
+            self._results.popleft()
+            self.statistics.discarded_unread += 1
+        self._results.append(frame_result(message, latency_s, attachments))
+
+    def _on_error(self, message: ErrorMessage) -> None:
+        self._last_error = problem_text(message.problem)
+        if isinstance(message.seq, int):
+            self._ledger.error(message.seq, message.problem.type)
+            self._tell("error", self._last_error, message.seq)
+            return
+        self._tell("error", self._last_error)
+        if self._state is StreamState.IDLE:
+            refusal = StreamError(self._last_error, problem=message.problem)
+            self._state = StreamState.CLOSED
+            self._finish(refusal)
+
+    def _on_hint(self, message: Hint) -> None:
+        if isinstance(message.max_fps, float):
+            self._hinted_rate = RateLimit(message.max_fps)
+        wanted = {"max_fps": message.max_fps, "max_width": message.max_width}
+        known = [
+            f"{name}={value}" for name, value in wanted.items() if isinstance(value, float | int)
+        ]
+        self._tell("hint", " ".join(known))
+
+    def _on_closed(self, message: Closed) -> None:
+        was_expected = self._state in (StreamState.ENDING, StreamState.CLOSING)
+        self._state = StreamState.CLOSED
+        self._ledger.closed(message)
+        self._tell("closed")
+        reason = f"the server ended the stream: {self._last_error or 'no reason given'}"
+        self._finish(None if was_expected else StreamError(reason))
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _acknowledge(self) -> None:
+        """Tell the newest result, and the newest that was taken from the iterator."""
+        if self._link is None or self._id is None or self._num_unacknowledged == 0:
+            return
+        self._num_unacknowledged = 0
+        rendered_seq = min(self._rendered_seq, self._result_seq)
+        if rendered_seq < 0:
+            self._link.post(Ack(stream=self._id, seq=self._result_seq))
+        else:
+            ack = Ack(stream=self._id, seq=self._result_seq, rendered_seq=rendered_seq)
+            self._link.post(ack)
+
+    def _finish(self, error: Exception | None) -> None:
+        """Nothing more will come; the first reason counts. Results that wait can still be read."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._failure = self._failure or error
+        self._owner.forget_stream(self)
+        self._changed.set()
+        if self._producer is not None and self._producer is not asyncio.current_task():
+            self._producer.cancel()
+
+    async def _shut(self) -> None:
+        producer = self._producer
+        assert producer is not None
+        producer.cancel()
+        # A source of the program's own may take as long as it likes to stop.
+        await asyncio.wait({producer}, timeout=CLOSE_TIMEOUT_S)
+        if not self._is_finished and self._link is not None and self._id is not None:
+            self._state = StreamState.CLOSING
+            self._link.post(Close(stream=self._id))
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._until(lambda: self._is_finished)
+            except TimeoutError:
+                self._ledger.abandon()
+        self._finish(None)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Several tasks may wait: each clears the event only before it waits itself."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _tell(self, name: str, detail: str = "", seq: int | None = None) -> None:
+        self._on_event(Event(name=name, detail=detail, stream=self._id, seq=seq))

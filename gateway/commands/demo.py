@@ -1,0 +1,99 @@
+"""``clawstream demo``: everything on one machine, with one command."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.models import pull_with_progress
+from gateway.commands.serve import run_gateway, serving_overrides
+from gateway.commands.stream import finish
+
+if TYPE_CHECKING:
+    from engine.models.store import ModelStore
+    from gateway.commands.run import RunOptions, RunOutcome
+
+_HOST = "127.0.0.1"
+_CLIPS = ("face", "street")
+
+
+def demo(
+    headless: Annotated[
+        bool, typer.Option("--headless", help="No page: drive the gateway with the client.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=86_400.0, help="How long, with --headless.")
+    ] = 10.0,
+    out: Annotated[
+        Path | None, typer.Option(help="With --headless: write annotated frames to this MP4 file.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes any free port.")] = 8400,
+    model: Annotated[
+        str, typer.Option(help="A catalogue name or a model.onnx file.")
+    ] = "centerface",
+    clip: Annotated[
+        str, typer.Option(help="With --headless: face, street, or a video file.")
+    ] = "face",
+) -> None:
+    """Try it: get the default model and two clips (once), start the gateway, print the address.
+
+    With --headless the same gateway, in a process of its own, gets a clip from the real client;
+    then come the receipts and latencies. It ends with 1 if the receipts do not add up.
+
+    [bold]Examples[/bold]
+
+      clawstream demo
+      clawstream demo --headless --seconds 10 --out annotated.mp4
+      clawstream demo --headless --model efficientnet-lite0 --clip street
+    """
+    from engine.models.store import ModelStore, is_file_reference
+
+    if not headless and out is not None:
+        raise CommandError(ExitCode.USAGE, "--out: only together with --headless")
+    console = Console()
+    store = ModelStore()
+    models = () if is_file_reference(model) else (model,)
+    pull_with_progress(store, (*models, *_CLIPS), console)
+    if not headless:
+        _serve_page(port, model, console)
+        return
+
+    from gateway.commands.run import RunOptions
+
+    options = RunOptions(
+        url="",
+        source=_clip_file(store, clip),
+        model=Path(model).stem if is_file_reference(model) else model,
+        loop=True,
+        seconds=seconds,
+        out=out,
+    )
+    outcome = asyncio.run(_drive(options, port, model, console))
+    finish(outcome, options, console, show_table=True)
+
+
+def _serve_page(port: int, model: str, console: Console) -> None:
+    from gateway.config import load_config
+
+    console.print("Starting; open the address in a browser, end with Ctrl-C.")
+    run_gateway(load_config(None, serving_overrides(_HOST, port, [model])))
+
+
+async def _drive(options: RunOptions, port: int, model: str, console: Console) -> RunOutcome:
+    from gateway.commands.gateway_process import gateway_process
+    from gateway.commands.run import Listeners, run_stream
+
+    arguments = ("--host", _HOST, "--port", str(port), "--model", model)
+    async with gateway_process(arguments) as url:
+        console.print(f"gateway at {url}", highlight=False)
+        return await run_stream(replace(options, url=url), console, Listeners())
+
+
+def _clip_file(store: ModelStore, clip: str) -> str:
+    return str(store.clip_path(clip)) if clip in _CLIPS else clip

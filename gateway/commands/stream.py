@@ -1,0 +1,144 @@
+"""``clawstream stream``: a camera, a clip or a network stream into a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from gateway.commands.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from gateway.client import Event, FrameResult
+    from gateway.commands.run import RunOptions, RunOutcome
+
+DEFAULT_URL = "ws://127.0.0.1:8400"
+
+
+class Policy(Enum):
+    """What happens to a frame that finds no room."""
+
+    LATEST = "latest"
+    FIFO = "fifo"
+    LOSSLESS = "lossless"
+
+
+def stream(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A video file, a camera's number, an rtsp:// address, a picture or a folder of "
+            "pictures."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="A model that the gateway serves.")],
+    url: Annotated[str, typer.Option(help="The gateway.")] = DEFAULT_URL,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CLAWSTREAM_API_KEY",
+            help="Better set in the environment: command lines are visible to others.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Policy,
+        typer.Option(
+            help="latest: new frames replace old ones. fifo: in order, the newest gives way. "
+            "lossless: every frame, as fast as it is answered."
+        ),
+    ] = Policy.LATEST,
+    deadline_ms: Annotated[
+        float | None, typer.Option(min=1.0, help="Give a frame up at this age.")
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(min=0.01, max=1000.0, help="Send at most this many a second.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per result on standard output.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="With --json: drops and errors, too.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write annotated frames to this MP4 file.")
+    ] = None,
+) -> None:
+    """Send a camera, a clip or a network stream to a gateway and show what comes back.
+
+    Shows rate, latency and drops while it runs, and the receipts at the end. Ctrl-C stops the
+    source, waits for what is in flight, and ends with 130; a second one ends at once.
+
+    [bold]Examples[/bold]
+
+      clawstream stream 0 --model centerface
+      clawstream stream clip.mp4 --model centerface --out annotated.mp4
+      clawstream stream rtsp://camera.local/live --model centerface --deadline-ms 300
+      clawstream stream clip.mp4 --model centerface --policy lossless --json | jq .data
+    """
+    from gateway.commands.run import Listeners, RunOptions, run_stream
+
+    if verbose and not json:
+        raise CommandError(ExitCode.USAGE, "--verbose: only together with --json")
+    options = RunOptions(
+        url=url,
+        source=source,
+        model=model,
+        policy=policy.value,
+        deadline_ms=deadline_ms,
+        fps=fps,
+        out=out,
+        api_key=api_key,
+    )
+    # Standard output is for results alone, so that it can be piped.
+    console = Console(stderr=True) if json else Console()
+    listeners = Listeners(
+        on_result=_write_result if json else None, on_event=_write_event if verbose else None
+    )
+    outcome = asyncio.run(run_stream(options, console, listeners))
+    finish(outcome, options, console, show_table=not json)
+
+
+def finish(outcome: RunOutcome, options: RunOptions, console: Console, *, show_table: bool) -> None:
+    """Show how the run ended, and end the command accordingly."""
+    from gateway.commands.report import report_table
+
+    if show_table:
+        title = f"{Path(options.source).name} -> {options.model}, {outcome.seconds:.1f} s"
+        console.print(report_table(outcome.statistics, outcome.seconds, title))
+    if options.out is not None:
+        written = f"{outcome.num_written} annotated frames in {options.out}"
+        console.print(written, highlight=False, soft_wrap=True)
+    if not outcome.statistics.receipts_add_up:
+        raise CommandError(ExitCode.FAILED, "the receipts do not add up")
+    if outcome.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _write_result(result: FrameResult) -> None:
+    line = {
+        "event": "result",
+        "seq": result.seq,
+        "t_us": result.t_us,
+        "latency_ms": round(result.latency_s * 1000, 3),
+        "model": result.model,
+        "version": result.version,
+        "data": msgspec.Raw(result.raw_data),
+    }
+    _write_line(line)
+
+
+def _write_event(event: Event) -> None:
+    line = {"event": event.name, "seq": event.seq, "detail": event.detail}
+    if event.name in ("drop", "error", "disconnected", "reconnected"):
+        _write_line({key: value for key, value in line.items() if value is not None})
+
+
+def _write_line(line: dict[str, object]) -> None:
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()  # a reader of the pipe sees a result when it comes

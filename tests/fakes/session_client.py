@@ -1,0 +1,118 @@
+"""A session with everything around it under the test's control: engine, time and writer."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeVar
+
+from gateway.config import LimitsConfig, StreamsConfig
+from gateway.errors import ConnectionFault
+from gateway.session.clock import Clock
+from gateway.session.registry import SessionRegistry
+from gateway.session.session import Session
+from gateway.stream.entries import Outgoing
+from gateway.stream.outbox import Outbox
+from gateway.wire.codec import (
+    FrameFlags,
+    FrameHeader,
+    MessageType,
+    decode_server,
+    encode,
+    encode_binary,
+)
+from gateway.wire.messages import ClientMessage, Hello, Open, StreamKind, StreamOptions
+from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
+from tests.fakes.virtual_loop import VirtualLoop
+
+M = TypeVar("M")
+
+
+def jpeg(width: int = 64, height: int = 48, *, padding: int = 0) -> bytes:
+    """Header enough for the gateway, which decodes nothing."""
+    frame = struct.pack(">HBHHB", 17, 8, height, width, 3) + bytes(9)
+    return b"\xff\xd8\xff\xc0" + frame + bytes(padding)
+
+
+class SessionClient:
+    """The client's end of one session, and the writer's."""
+
+    def __init__(
+        self,
+        *,
+        engine: ScriptedEngine | None = None,
+        limits: LimitsConfig | None = None,
+        streams: StreamsConfig | None = None,
+        registry: SessionRegistry | None = None,
+        loop: VirtualLoop | None = None,
+        principal: str | None = "anonymous",
+    ) -> None:
+        self.engine = ScriptedEngine() if engine is None else engine
+        self.loop = VirtualLoop() if loop is None else loop
+        self.clock = Clock(self.loop)
+        self.registry = SessionRegistry(8) if registry is None else registry
+        limits = limits or LimitsConfig()
+        self.outbox = Outbox(max_bytes=limits.max_outbox_bytes)
+        self.faults: list[ConnectionFault] = []
+        self.session = Session(
+            engine=self.engine,
+            limits=limits,
+            streams=streams or StreamsConfig(),
+            outbox=self.outbox,
+            clock=self.clock,
+            registry=self.registry,
+            authenticate=lambda token: "key-1" if token == "secret" else None,
+            on_fault=self.faults.append,
+            principal=principal,
+        )
+        self.session.start()
+
+    def hello(self) -> SessionClient:
+        self.send(Hello())
+        self.receive()
+        return self
+
+    def open(
+        self,
+        stream: int = 1,
+        *,
+        model: str = "fake",
+        kind: StreamKind = StreamKind.FRAMES,
+        **options: Any,
+    ) -> ScriptedLane:
+        """Open a stream that the server accepts."""
+        options_ = StreamOptions(**options)
+        self.send(Open(stream=stream, model=model, kind=kind, options=options_))
+        return self.engine.lanes[-1]
+
+    def send(self, message: ClientMessage) -> None:
+        self.session.receive_text(encode(message))
+
+    def send_frame(
+        self,
+        seq: int,
+        payload: bytes | None = None,
+        *,
+        stream: int = 1,
+        meta: bytes = b"",
+        kind: MessageType = MessageType.FRAME,
+        flags: FrameFlags = FrameFlags.NONE,
+    ) -> None:
+        header = FrameHeader(type=kind, stream=stream, seq=seq, t_us=seq * 10, flags=flags)
+        payload = jpeg() if payload is None else payload
+        self.session.receive_binary(encode_binary(header, payload, meta))
+
+    def take(self) -> Outgoing | None:
+        """One message as the writer takes it, not yet written."""
+        return self.outbox.pop(self.loop.time())
+
+    def receive(self) -> list[Any]:
+        """Everything that waits, written and decoded; binary messages as ``Outgoing``."""
+        received: list[Any] = []
+        while (outgoing := self.take()) is not None:
+            self.session.handle_sent(outgoing)
+            received.append(decode_server(outgoing.data) if outgoing.is_text else outgoing)
+        return received
+
+    def receive_only(self, kind: type[M]) -> list[M]:
+        """Of everything that waits, the messages of one type."""
+        return [message for message in self.receive() if isinstance(message, kind)]

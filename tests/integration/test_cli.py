@@ -1,0 +1,197 @@
+"""The command line as a user runs it: real processes, a real gateway, the real model."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from engine.models.store import ModelStore
+
+pytestmark = pytest.mark.integration
+
+COMMAND = (sys.executable, "-m", "gateway.cli")
+LIMIT_S = 60
+
+WITHOUT_SERVER_EXTRA = """
+import sys
+for name in ("aiohttp", "filelock", "onnx", "onnxruntime", "prometheus_client", "psutil",
+             "pydantic", "pydantic_settings", "uvloop"):
+    sys.modules[name] = None
+from gateway.cli import main
+sys.argv = ["clawstream", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def face_clip() -> Path:
+    store = ModelStore()
+    store.pull("centerface")
+    store.pull_clip("street")
+    return store.pull_clip("face")
+
+
+@pytest.fixture(scope="module")
+def gateway(face_clip: Path) -> Iterator[str]:
+    """A served gateway's address; it must end with 0 when it is told to."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    address = re.match(r"listening on (http://127\.0\.0\.1:\d+) \(centerface\)", line)
+    assert address is not None, process.communicate(timeout=LIMIT_S)
+    yield address[1]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+
+
+def _run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=LIMIT_S, **options
+    )
+
+
+def _num_frames(path: Path) -> int:
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_headless_demo_adds_up_and_writes_the_video(face_clip: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mp4"
+    options = ("--headless", "--seconds", "2", "--port", "0", "--out", str(out))
+    result = _run("demo", *options)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"results +│ +[1-9]\d*", result.stdout)
+    assert re.search(r"receipts add up +│ +yes", result.stdout)
+    written = re.search(r"(\d+) annotated frames", result.stdout)
+    assert written is not None
+    assert 0 < int(written[1]) == _num_frames(out)
+
+
+@pytest.mark.parametrize("options", [(), ("--headless",)])
+def test_taken_port_is_told_and_ends_with_2(face_clip: Path, options: tuple[str, ...]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = _run("demo", *options, "--port", str(port))
+    assert result.returncode == 2
+    assert f"error: server.port: {port} on 127.0.0.1 is taken" in result.stderr
+
+
+def test_lossless_clip_gives_one_line_per_frame_in_order(gateway: str, face_clip: Path) -> None:
+    options = ("--url", gateway, "--policy", "lossless", "--json")
+    result = _run("stream", str(face_clip), "--model", "centerface", *options)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(lines) == _num_frames(face_clip)
+    seqs = [line["seq"] for line in lines]
+    assert seqs == sorted(set(seqs))
+    assert {line["event"] for line in lines} == {"result"}
+    assert lines[0]["data"]["objects"][0]["label"] == "face"
+
+
+def test_interrupted_stream_waits_for_its_receipts(gateway: str, face_clip: Path) -> None:
+    command = [*COMMAND, "stream", str(face_clip), "--model", "centerface", "--url", gateway]
+    process = subprocess.Popen(
+        [*command, "--fps", "5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    shown, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, errors
+    assert re.search(r"receipts add up +│ +yes", shown)
+
+
+def test_interrupted_demo_ends_its_gateway_too(face_clip: Path) -> None:
+    command = [*COMMAND, "demo", "--headless", "--seconds", "60", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+    assert address is not None
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    shown, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, errors
+    assert re.search(r"receipts add up +│ +yes", shown)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(address[1]))) != 0
+
+
+def test_killed_demo_leaves_no_gateway(face_clip: Path) -> None:
+    command = [*COMMAND, "demo", "--headless", "--seconds", "60", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+    assert address is not None
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    give_up = time.monotonic() + 15
+    while time.monotonic() < give_up:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", int(address[1]))) != 0:
+                return
+        time.sleep(0.05)
+    pytest.fail("the gateway is still there")
+
+
+def test_unknown_model_ends_with_3(gateway: str, face_clip: Path) -> None:
+    result = _run("stream", str(face_clip), "--model", "nothing", "--url", gateway)
+    assert result.returncode == 3
+    assert "error: model 'nothing': The model is not served here" in result.stderr
+
+
+def test_missing_source_ends_with_3(gateway: str) -> None:
+    result = _run("stream", "none.mp4", "--model", "centerface", "--url", gateway)
+    assert result.returncode == 3
+    assert "none.mp4" in result.stderr
+
+
+def test_nobody_listening_ends_with_4(face_clip: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        url = f"ws://127.0.0.1:{free.getsockname()[1]}"
+        result = _run("stream", str(face_clip), "--model", "centerface", "--url", url)
+    assert result.returncode == 4
+    assert f"error: {url}" in result.stderr
+
+
+def test_serving_a_missing_model_ends_with_3_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAWSTREAM_HOME", str(tmp_path))
+    result = _run("serve", "--port", "0")
+    assert result.returncode == 3
+    assert "clawstream models pull centerface" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_client_commands_need_no_server_extra(gateway: str, face_clip: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_SERVER_EXTRA]
+    streaming = ["stream", str(face_clip), "--model", "centerface", "--url", gateway]
+    result = subprocess.run(
+        [*command, *streaming, "--policy", "lossless"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert result.returncode == 0, result.stderr
+    refused = subprocess.run([*command, "serve"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert refused.returncode == 3
+    assert "pip install 'clawstream[server,cpu]'" in refused.stderr

@@ -1,0 +1,245 @@
+"""One connection: endings, order, bounds. On virtual time, with a socket in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from aiohttp import WSMsgType
+
+from gateway.errors import CloseCode, ConnectionFault, ProblemKind
+from gateway.net.connection import ABNORMAL, Connection, Ending
+from gateway.net.websocket import Socket
+from gateway.stream.outbox import Outbox
+from gateway.wire.codec import decode_server
+from gateway.wire.messages import ErrorMessage, Ping
+from tests.fakes.sockets import FakeSocket, RecordingSession
+from tests.fakes.virtual_time import run_until, settle, virtual_time
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Rig:
+    socket: FakeSocket
+    session: RecordingSession
+    outbox: Outbox
+    connection: Connection
+    run: asyncio.Task[Ending]
+
+    async def ending(self) -> Ending:
+        ending = await self.run
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert not any(self.connection.name in name for name in names)
+        assert self.session.close_reasons
+        return ending
+
+    def error(self) -> ErrorMessage:
+        message = decode_server(self.socket.texts()[-1])
+        assert isinstance(message, ErrorMessage)
+        return message
+
+
+async def start() -> Rig:
+    socket, session = FakeSocket(), RecordingSession()
+    outbox = Outbox(max_bytes=1 << 20)
+    connection = Connection(
+        cast(Socket, socket), outbox, name="c1", send_timeout_s=5.0, max_messages_per_s=50.0
+    )
+    connection.session = session
+    run = asyncio.create_task(connection.run())
+    await settle()
+    return Rig(socket, session, outbox, connection, run)
+
+
+@virtual_time
+async def test_messages_reach_the_session_in_order() -> None:
+    rig = await start()
+    rig.socket.deliver(WSMsgType.TEXT, b"a")
+    rig.socket.deliver(WSMsgType.BINARY, b"b")
+    await settle()
+    assert rig.session.received == [b"a", b"b"]
+    assert (rig.connection.traffic.messages_in, rig.connection.traffic.bytes_in) == (2, 2)
+
+
+@virtual_time
+async def test_what_is_put_into_the_outbox_is_sent_and_told() -> None:
+    rig = await start()
+    rig.outbox.put_control(Ping(t=1))
+    await settle()
+    assert rig.socket.texts() == [b'{"type":"ping","t":1}']
+    assert len(rig.session.sent) == 1
+
+
+@virtual_time
+async def test_close_by_the_peer_is_answered_with_1000() -> None:
+    rig = await start()
+    rig.socket.deliver(WSMsgType.CLOSE, 1001)
+    ending = await rig.ending()
+    assert ending.code == 1001
+    assert rig.socket.close_frame == (1000, "")
+    assert rig.socket.is_closed
+
+
+@virtual_time
+async def test_close_without_a_code_counts_as_1005() -> None:
+    rig = await start()
+    rig.socket.deliver(WSMsgType.CLOSE, 0)
+    assert (await rig.ending()).code == 1005
+
+
+@virtual_time
+async def test_fault_is_told_before_the_close_frame() -> None:
+    rig = await start()
+    rig.session.fault = ConnectionFault(CloseCode.INVALID_DATA, ProblemKind.INVALID_MESSAGE, "no")
+    rig.socket.deliver(WSMsgType.TEXT, b"{")
+    await settle()
+    assert rig.error().problem.detail == "no"
+    assert rig.socket.close_frame == (1007, "invalid-message")
+    rig.socket.deliver(WSMsgType.CLOSE, 1007)
+    assert (await rig.ending()).code == 1007
+    assert rig.session.close_reasons[0] == "code 1007, invalid-message"
+
+
+@virtual_time
+async def test_nothing_reaches_the_session_after_the_end_was_decided() -> None:
+    rig = await start()
+    rig.connection.fail(ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT))
+    rig.socket.deliver(WSMsgType.TEXT, b"late")
+    await settle()
+    assert rig.session.received == []
+
+
+@virtual_time
+async def test_peer_that_never_closes_is_aborted_after_a_second() -> None:
+    rig = await start()
+    rig.connection.fail(ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT))
+    await run_until(0.9)
+    assert not rig.socket.is_aborted
+    await run_until(1.1)
+    assert rig.socket.is_aborted
+    await rig.ending()
+
+
+@virtual_time
+async def test_peer_that_keeps_sending_after_the_close_is_aborted_too() -> None:
+    rig = await start()
+    rig.connection.end(Ending(code=1012, reason="restarting"))
+    for step in range(12):
+        rig.socket.deliver(WSMsgType.TEXT, b"x")
+        await run_until(step * 0.1)
+    assert rig.socket.is_aborted
+
+
+@virtual_time
+async def test_peer_that_breaks_the_protocol_is_told_why() -> None:
+    rig = await start()
+    rig.socket.break_rules(
+        ConnectionFault(CloseCode.TOO_BIG, ProblemKind.FRAME_TOO_LARGE, "too long")
+    )
+    await settle()
+    assert rig.error().problem.detail == "too long"
+    assert rig.socket.close_frame == (1009, "frame-too-large")
+    assert (await rig.ending()).code == 1009
+
+
+@virtual_time
+async def test_lost_connection_ends_at_once_and_without_words() -> None:
+    rig = await start()
+    rig.socket.leave()
+    assert (await rig.ending()).code == ABNORMAL
+    assert rig.socket.sent == []
+
+
+@virtual_time
+async def test_cancelled_handler_means_a_lost_connection() -> None:
+    rig = await start()
+    rig.run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rig.run
+    assert rig.connection.code == ABNORMAL
+    assert rig.session.close_reasons == ["code 1006, connection lost"]
+
+
+@virtual_time
+async def test_reader_that_stalls_is_aborted_at_the_deadline() -> None:
+    rig = await start()
+    rig.socket.stall()
+    rig.outbox.put_control(Ping(t=1))
+    await run_until(4.9)
+    assert not rig.run.done()
+    await run_until(5.1)
+    assert (await rig.ending()).code == CloseCode.SLOW_READER
+    assert rig.socket.is_aborted
+    assert rig.socket.sent == []
+
+
+@virtual_time
+async def test_message_is_chosen_after_the_drain() -> None:
+    rig = await start()
+    rig.socket.stall()
+    rig.outbox.put_control(Ping(t=1))
+    await settle()
+    assert not rig.outbox.is_empty
+    rig.socket.resume()
+    await settle()
+    assert rig.outbox.is_empty
+
+
+@virtual_time
+async def test_pings_of_a_stalled_reader_leave_one_pong() -> None:
+    rig = await start()
+    rig.socket.stall()
+    for number in range(20):
+        rig.socket.deliver(WSMsgType.PING, b"%d" % number)
+    await settle()
+    rig.socket.resume()
+    await settle()
+    assert rig.socket.sent == [(WSMsgType.PONG, b"19")]
+
+
+@virtual_time
+async def test_flood_ends_the_connection() -> None:
+    rig = await start()
+    for _ in range(60):
+        rig.socket.deliver(WSMsgType.PING, b"")
+    await settle()
+    assert rig.connection.code == CloseCode.QUOTA
+    assert rig.error().problem.status == 429
+
+
+@virtual_time
+async def test_fault_of_ours_is_1011_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    rig = await start()
+    rig.session.fault = RuntimeError("secret")
+    rig.socket.deliver(WSMsgType.TEXT, b"x")
+    await settle()
+    assert rig.connection.code == CloseCode.INTERNAL_ERROR
+    assert b"secret" not in rig.socket.texts()[-1]
+    assert "RuntimeError: secret" in caplog.text
+    await rig.ending()
+
+
+@virtual_time
+async def test_connection_is_idle_when_session_and_outbox_are() -> None:
+    rig = await start()
+    rig.socket.stall()
+    assert rig.connection.is_idle
+    rig.outbox.put_control(Ping(t=1))
+    assert not rig.connection.is_idle
+    rig.socket.resume()
+    await settle()
+    assert rig.connection.is_idle
+    rig.session.is_idle = False
+    assert not rig.connection.is_idle
+
+
+@virtual_time
+async def test_first_reason_wins() -> None:
+    rig = await start()
+    rig.connection.end(Ending(code=1012, reason="restarting"))
+    rig.connection.fail(ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT))
+    rig.connection.abort()
+    assert (await rig.ending()).code == 1012

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.stream.credit import CreditWindow, Grant
+
+pytestmark = pytest.mark.unit
+
+
+def receive(window: CreditWindow, num_bytes: int) -> bool:
+    window.receive_bytes(num_bytes)
+    return window.receive_frame()
+
+
+def test_frames_are_covered_up_to_the_window() -> None:
+    window = CreditWindow(2, 1000)
+    assert receive(window, 10)
+    assert receive(window, 10)
+    assert not receive(window, 10)
+
+
+def test_bytes_are_covered_up_to_the_window() -> None:
+    window = CreditWindow(10, 100)
+    assert receive(window, 60)
+    assert not receive(window, 60)
+
+
+def test_one_frame_is_always_allowed_when_none_is_in_flight() -> None:
+    window = CreditWindow(1, 100)
+    assert receive(window, 5000)
+    window.settle(1, 5000)
+    assert receive(window, 5000)
+
+
+def test_receipts_make_the_limits_grow() -> None:
+    window = CreditWindow(2, 100)
+    receive(window, 40)
+    window.settle(1, 40)
+    assert window.grant == Grant(3, 140)
+    assert (window.frames_in_flight, window.bytes_in_flight) == (0, 0)
+
+
+def test_no_more_can_be_settled_than_is_in_flight() -> None:
+    window = CreditWindow(2, 100)
+    receive(window, 40)
+    with pytest.raises(ValueError, match="in flight"):
+        window.settle(2, 0)
+    with pytest.raises(ValueError, match="in flight"):
+        window.settle(1, 41)
+    assert window.grant == Grant(2, 100)
+
+
+def test_a_client_that_ignores_credit_is_noticed() -> None:
+    window = CreditWindow(2, 100)
+    for _ in range(4):
+        receive(window, 1)
+        assert not window.is_far_exceeded
+    receive(window, 1)
+    assert window.is_far_exceeded
+
+
+def test_a_grant_is_announced_once_half_the_window_is_used() -> None:
+    window = CreditWindow(4, 1000)
+    receive(window, 1)
+    window.settle(1, 1)
+    assert window.next_announcement() is None
+    receive(window, 1)
+    window.settle(1, 1)
+    assert window.next_announcement() == Grant(6, 1002)
+    assert window.next_announcement() is None
+
+
+def test_the_last_receipt_of_a_full_window_is_announced() -> None:
+    window = CreditWindow(4, 1000)
+    for _ in range(4):
+        receive(window, 1)
+    for settled in range(1, 5):
+        window.settle(1, 1)
+        grant = window.next_announcement()
+        if settled <= 2:
+            assert grant is not None
+    assert window.grant.max_frames == 8
+
+
+def test_bytes_alone_are_reason_enough_to_announce() -> None:
+    window = CreditWindow(100, 100)
+    receive(window, 60)
+    window.settle(1, 60)
+    assert window.next_announcement() == Grant(101, 160)
+
+
+def test_an_empty_window_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="admits nothing"):
+        CreditWindow(0, 1)

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.types import DropReason
+from gateway.stream.entries import DropRange, Outgoing, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.outbox import KEPT_FACTOR, Outbox, OutboxFull
+from gateway.wire.messages import Credit, GoAway, ServerPong
+
+pytestmark = pytest.mark.unit
+
+
+def an_outbox(max_bytes: int = 1 << 20) -> Outbox:
+    """Streams 1 and 2 with equal weights; 3 is lossless."""
+    outbox = Outbox(max_bytes=max_bytes)
+    outbox.open_stream(1, weight=1.0, keeps_late=False)
+    outbox.open_stream(2, weight=1.0, keeps_late=False)
+    outbox.open_stream(3, weight=1.0, keeps_late=True)
+    return outbox
+
+
+def a_result(
+    seq: int, *, size: int = 100, pieces: tuple[int, ...] = (), deadline: float | None = None
+) -> ResultGroup:
+    return ResultGroup(
+        seq=seq,
+        ordinal=seq,
+        deadline=deadline,
+        credit_bytes=1000,
+        pieces=tuple(bytes(length) for length in pieces),
+        text=bytes(size),
+    )
+
+
+def a_drop(seq: int, reason: DropReason = DropReason.SUPERSEDED) -> DropRange:
+    return DropRange(
+        reason=reason,
+        first_seq=seq,
+        last_seq=seq,
+        first_ordinal=seq,
+        last_ordinal=seq,
+        credit_bytes=1000,
+    )
+
+
+def closed(stream: int) -> StreamText:
+    return StreamText(kind=OutgoingKind.CLOSED, text=b"closed %d" % stream)
+
+
+def drain(outbox: Outbox, now: float = 0.0) -> list[Outgoing]:
+    taken = []
+    while (outgoing := outbox.pop(now)) is not None:
+        taken.append(outgoing)
+        outbox.check_integrity()
+    return taken
+
+
+def as_json(outgoing: Outgoing) -> dict[str, Any]:
+    decoded: dict[str, Any] = msgspec.json.decode(outgoing.data)
+    return decoded
+
+
+def test_an_empty_outbox_has_nothing_to_send() -> None:
+    outbox = an_outbox()
+    assert outbox.pop(0.0) is None
+    assert outbox.is_empty
+
+
+def test_control_overtakes_streams_and_the_newest_grant_replaces_older_ones() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1))
+    outbox.put_control(Credit(stream=1, max_frames=9, max_bytes=9))
+    outbox.put_control(GoAway(deadline_ms=5))
+    outbox.put_control(Credit(stream=1, max_frames=10, max_bytes=10))
+    first, second, third = drain(outbox)
+    assert as_json(first)["type"] == "goaway"
+    assert as_json(second) == {"type": "credit", "stream": 1, "max_frames": 10, "max_bytes": 10}
+    assert third.kind is OutgoingKind.RESULT
+
+
+def test_attachments_go_first_and_the_receipt_is_complete_with_the_result() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(7, pieces=(10, 20)))
+    taken = drain(outbox)
+    assert [o.kind for o in taken] == [OutgoingKind.ATTACHMENT] * 2 + [OutgoingKind.RESULT]
+    assert [o.is_text for o in taken] == [False, False, True]
+    assert [o.num_frames for o in taken] == [0, 0, 1]
+    assert {o.seq for o in taken} == {7}
+
+
+def test_other_streams_and_control_pass_between_the_pieces_of_a_large_attachment() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1, pieces=(100_000, 100_000)))
+    assert outbox.pop(0.0) is not None
+    outbox.put(2, a_result(1))
+    outbox.put_control(ServerPong(t=1.0, now_us=1))
+    kinds = [(o.kind, o.stream) for o in drain(outbox)]
+    assert kinds == [
+        (OutgoingKind.CONTROL, None),
+        (OutgoingKind.RESULT, 2),
+        (OutgoingKind.ATTACHMENT, 1),
+        (OutgoingKind.RESULT, 1),
+    ]
+
+
+def test_the_same_stream_does_not_come_between_its_pieces() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1, pieces=(10, 10)))
+    outbox.pop(0.0)
+    outbox.put(1, a_drop(2))
+    assert [o.seq for o in drain(outbox)] == [1, 1, 2]
+
+
+def test_streams_share_the_bytes_by_weight() -> None:
+    outbox = Outbox(max_bytes=1 << 20)
+    outbox.open_stream(1, weight=3.0, keeps_late=False)
+    outbox.open_stream(2, weight=1.0, keeps_late=False)
+    for seq in range(100):
+        outbox.put(1, a_result(seq))
+        outbox.put(2, a_result(seq))
+    first = [outbox.pop(0.0) for _ in range(40)]
+    shares = [sum(o is not None and o.stream == stream for o in first) for stream in (1, 2)]
+    assert shares == [30, 10]
+
+
+def test_a_stream_that_was_silent_saves_no_turns() -> None:
+    outbox = an_outbox()
+    for seq in range(50):
+        outbox.put(1, a_result(seq))
+    for _ in range(40):
+        outbox.pop(0.0)
+    for seq in range(10):
+        outbox.put(2, a_result(seq))
+    streams = [o.stream for o in drain(outbox)][:10]
+    assert streams.count(1) == 5
+
+
+def test_a_result_past_its_deadline_leaves_as_a_drop() -> None:
+    outbox = an_outbox()
+    settled: list[tuple[int, int, bool]] = []
+    outbox.on_settled = lambda *args: settled.append(args)
+    outbox.put(1, a_result(1, deadline=5.0))
+    outbox.put(1, a_result(2, deadline=6.0))
+    outbox.put(1, a_result(3, deadline=9.0))
+    late, result = drain(outbox, now=8.0)
+    assert as_json(late) == {
+        "type": "drop",
+        "stream": 1,
+        "reason": "late",
+        "from": 1,
+        "to": 2,
+        "count": 2,
+    }
+    assert (late.num_frames, late.credit_bytes) == (2, 2000)
+    assert result.seq == 3
+    assert settled == [(1, 1, False), (1, 2, False), (1, 3, True)]
+
+
+def test_a_group_once_begun_is_finished_past_its_deadline() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1, pieces=(10,), deadline=5.0))
+    assert outbox.pop(4.0) is not None
+    (rest,) = drain(outbox, now=100.0)
+    assert rest.kind is OutgoingKind.RESULT
+
+
+def test_a_lossless_result_is_never_late() -> None:
+    outbox = an_outbox()
+    outbox.put(3, a_result(1, deadline=5.0))
+    (result,) = drain(outbox, now=100.0)
+    assert result.kind is OutgoingKind.RESULT
+
+
+def test_waiting_drops_of_one_reason_merge() -> None:
+    outbox = an_outbox()
+    for seq in (1, 2, 3):
+        outbox.put(1, a_drop(seq))
+    outbox.put(1, a_drop(4, DropReason.DEADLINE))
+    first, second = drain(outbox)
+    assert (as_json(first)["from"], as_json(first)["to"], as_json(first)["count"]) == (1, 3, 3)
+    assert as_json(second)["reason"] == "deadline"
+
+
+def test_drops_do_not_merge_over_a_frame_that_is_answered_otherwise() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_drop(1))
+    outbox.put(1, a_drop(3))
+    assert [as_json(o)["count"] for o in drain(outbox)] == [1, 1]
+
+
+def test_a_range_counts_frames_not_sequence_numbers() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_drop(1))
+    gap = DropRange(
+        reason=DropReason.SUPERSEDED,
+        first_seq=100,
+        last_seq=100,
+        first_ordinal=2,
+        last_ordinal=2,
+        credit_bytes=0,
+    )
+    outbox.put(1, gap)
+    (drop,) = drain(outbox)
+    assert (as_json(drop)["to"], as_json(drop)["count"]) == (100, 2)
+
+
+def test_over_budget_the_oldest_results_of_the_biggest_stream_are_late() -> None:
+    outbox = an_outbox(max_bytes=2000)
+    settled: list[tuple[int, int, bool]] = []
+    outbox.on_settled = lambda *args: settled.append(args)
+    outbox.put(2, a_result(1, size=300))
+    for seq in range(1, 7):
+        outbox.put(1, a_result(seq, size=500))
+        outbox.check_integrity()
+        assert outbox.size_bytes <= 2000
+    assert settled == [(1, 1, False), (1, 2, False), (1, 3, False)]
+    (of_other_stream,) = [o for o in drain(outbox) if o.stream == 2]
+    assert of_other_stream.kind is OutgoingKind.RESULT
+
+
+def test_one_answer_is_let_in_however_large() -> None:
+    outbox = an_outbox(max_bytes=1000)
+    outbox.put(1, a_result(1, size=1 << 16))
+    (result,) = drain(outbox)
+    assert result.kind is OutgoingKind.RESULT
+
+
+def test_lossless_results_are_kept_until_even_that_is_too_much() -> None:
+    outbox = an_outbox(max_bytes=1000)
+    for seq in range(KEPT_FACTOR):
+        outbox.put(3, a_result(seq, size=1000))
+    with pytest.raises(OutboxFull):
+        outbox.put(3, a_result(99, size=1000))
+
+
+def test_droppable_results_make_room_for_lossless_ones() -> None:
+    outbox = an_outbox(max_bytes=1000)
+    outbox.put(1, a_result(1, size=800))
+    outbox.put(3, a_result(1, size=800))
+    kinds = {o.stream: o.kind for o in drain(outbox)}
+    assert kinds == {1: OutgoingKind.DROP, 3: OutgoingKind.RESULT}
+
+
+def test_control_messages_are_bounded() -> None:
+    outbox = Outbox(max_bytes=1 << 20, max_control=2)
+    outbox.put_control(GoAway(deadline_ms=1))
+    outbox.put_control(GoAway(deadline_ms=1))
+    with pytest.raises(OutboxFull):
+        outbox.put_control(GoAway(deadline_ms=1))
+
+
+def test_a_stream_is_forgotten_with_its_closed() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1))
+    outbox.put(1, closed(1))
+    outbox.put_control(Credit(stream=1, max_frames=9, max_bytes=9))
+    assert [o.kind for o in drain(outbox)][-1] is OutgoingKind.CLOSED
+    outbox.put_control(Credit(stream=1, max_frames=10, max_bytes=10))
+    assert outbox.pop(0.0) is None
+    outbox.open_stream(1, weight=1.0, keeps_late=False)
+
+
+def test_a_grant_that_waits_is_forgotten_with_its_stream() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1, pieces=(10,)))
+    outbox.on_popped = lambda outgoing: (
+        outbox.put_control(Credit(stream=1, max_frames=9, max_bytes=9))
+        if outgoing.kind is OutgoingKind.RESULT
+        else None
+    )
+    outbox.put(1, closed(1))
+    kinds = [o.kind for o in drain(outbox)]
+    assert kinds.count(OutgoingKind.CONTROL) == 1
+    assert outbox.is_empty
+
+
+def test_settling_may_put_more_into_the_same_stream() -> None:
+    outbox = an_outbox()
+    outbox.on_settled = lambda stream, seq, delivered: outbox.put(stream, closed(stream))
+    outbox.put(1, a_result(1))
+    assert [o.kind for o in drain(outbox)] == [OutgoingKind.RESULT, OutgoingKind.CLOSED]
+
+
+def test_every_put_wakes_the_writer() -> None:
+    outbox = an_outbox()
+    woken: list[None] = []
+    outbox.on_wake = lambda: woken.append(None)
+    outbox.put(1, a_result(1))
+    outbox.put_control(GoAway(deadline_ms=1))
+    assert len(woken) == 2
+
+
+def test_clearing_leaves_nothing() -> None:
+    outbox = an_outbox()
+    outbox.put(1, a_result(1, pieces=(10, 10)))
+    outbox.put_control(GoAway(deadline_ms=1))
+    outbox.pop(0.0)
+    outbox.clear()
+    outbox.check_integrity()
+    assert outbox.pop(0.0) is None
+    assert outbox.size_bytes == 0
+
+
+def test_a_stream_is_opened_once() -> None:
+    outbox = an_outbox()
+    with pytest.raises(ValueError, match="open"):
+        outbox.open_stream(1, weight=1.0, keeps_late=False)

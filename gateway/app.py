@@ -18,6 +18,7 @@ from aiohttp import web
 
 from engine.base import Engine
 from engine.config import ModelConfig
+from engine.errors import EngineError
 from engine.manifest import Manifest
 from engine.models.store import ModelStore
 from engine.vision import VisionEngine
@@ -142,8 +143,8 @@ class Gateway:
             if on_ready is not None and not self._signalled.is_set():
                 on_ready()
             await self._signalled.wait()
-            await self.aclose()
         finally:
+            await self.aclose()
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
 
@@ -180,12 +181,16 @@ class Gateway:
     async def _start_engine(self, parts: _Parts) -> None:
         try:
             await parts.engine.start()
+            logger.info("ready on %s", parts.server.url)
+        except EngineError as error:
+            self._start_error = error
+            logger.error("the engine did not start: %s", error)
+            parts.health.fail(f"the engine did not start: {error}")
         except Exception as error:
             self._start_error = error
             raise
         finally:
             self._engine_started.set()
-        logger.info("ready on %s", parts.server.url)
 
     def _receive_signal(self, number: int) -> None:
         logger.info("%s received", signal.Signals(number).name)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.base import Engine
 from engine.types import (
@@ -167,7 +168,7 @@ async def _read_form(request: web.Request, limits: LimitsConfig) -> bytes:
             body = await _collect(_chunks(part), limits)
             if part.filename is not None or part.name == "file":
                 return body
-    except (ValueError, AssertionError):  # how aiohttp tells a malformed form
+    except (ValueError, AssertionError, HttpProcessingError):  # how aiohttp tells a malformed form
         raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the form is malformed") from None
 
 

@@ -79,7 +79,7 @@ class MetricsApi:
 
     def _session_families(self) -> Iterator[Metric]:
         now = self._sessions.statistics()
-        yield gauge("sessions", "Sessions past their hello.", [({}, now.sessions)])
+        yield gauge("sessions", "Open sessions, also before their hello.", [({}, now.sessions)])
         yield counter("sessions_opened", "Sessions opened.", [({}, now.sessions_opened)])
         yield counter("sessions_refused", "Sessions over the limit.", [({}, now.sessions_refused)])
         yield gauge("streams", "Open streams.", [({}, now.streams)])

@@ -210,6 +210,11 @@ class Client:
         if self._link is not None:
             self._open(stream, self._link)
 
+    def reopen_stream(self, stream: FrameStream) -> None:
+        if self._link is not None:
+            self._by_id.pop(self._streams[stream], None)
+            self._open(stream, self._link)
+
     def forget_stream(self, stream: FrameStream) -> None:
         self._by_id.pop(self._streams.pop(stream, -1), None)
 

@@ -28,6 +28,7 @@ class Liveness:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._sent_at: OrderedDict[float, float] = OrderedDict()  # t on the wire -> local time
+        self._last_t = 0.0
         self._next_ping_at = 0.0
         self._samples: deque[ClockEstimate] = deque(maxlen=MAX_SAMPLES)
 
@@ -45,9 +46,7 @@ class Liveness:
 
     def ping(self, now: float) -> float:
         """Note a ping and return its ``t``: microseconds, on the clock of the frames' ``t_us``."""
-        t = float(round(now * 1e6))
-        while t in self._sent_at:
-            t += 1.0
+        t = self._last_t = max(float(round(now * 1e6)), self._last_t + 1.0)
         self._sent_at[t] = now
         if len(self._sent_at) > MAX_PINGS:
             self._sent_at.popitem(last=False)

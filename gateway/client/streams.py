@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.client.acks import AckTracker
 from gateway.client.capture import RateLimit
 from gateway.client.errors import Event, StreamError, problem_text
 from gateway.client.frames import CapturedFrame, FrameSource
@@ -25,7 +26,6 @@ from gateway.wire import codec
 from gateway.wire.codec import BinaryMessage, FrameHeader, MessageType
 from gateway.wire.messages import (
     PIECE_BYTES,
-    Ack,
     Close,
     Closed,
     Credit,
@@ -41,12 +41,13 @@ from gateway.wire.messages import (
 )
 from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
 
-ACK_MESSAGES = 8
 MAX_RESULTS = 64  # unread, and with those in flight unless the policy is latest
 MAX_ATTACHMENTS = 8  # of one result
 OPEN_TIMEOUT_S = 10.0
-FINISH_TIMEOUT_S = 30.0  # without any message of the stream, while it ends
+FINISH_TIMEOUT_S = 30.0  # beyond the deadline, without any message of the stream, while it ends
 CLOSE_TIMEOUT_S = 2.0
+REOPEN_TIMEOUT_S = 60.0  # for a restarted server whose model is not ready yet
+REOPEN_DELAY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,9 @@ class StreamOwner(Protocol):
 
     def start_stream(self, stream: FrameStream) -> None:
         """Open the stream now, and again after each reconnect; may raise a ClientError."""
+
+    def reopen_stream(self, stream: FrameStream) -> None:
+        """Try once more on the same connection."""
 
     def forget_stream(self, stream: FrameStream) -> None:
         """The stream is over; idempotent."""
@@ -99,9 +103,12 @@ class FrameStream:
         self._link: Link | None = None
         self._id: int | None = None
         self._next_seq = 0
-        self._acknowledged_seq = self._result_seq = self._rendered_seq = -1
-        self._num_unacknowledged = 0
+        self._acks = AckTracker()
         self._heard_at = 0.0
+        self._finish_timeout_s = FINISH_TIMEOUT_S + (spec.options.deadline_ms or 0.0) / 1000
+        self._was_open = False
+        self._reopen_at: float | None = None
+        self._give_up_at = 0.0
         self._is_paused = False
         self._is_finished = False
         self._failure: Exception | None = None
@@ -138,7 +145,7 @@ class FrameStream:
         await self._until(lambda: bool(self._results) or self._is_finished)
         if self._results:
             result = self._results.popleft()
-            self._rendered_seq = result.seq
+            self._acks.rendered(result.seq)
             self._changed.set()  # there is room for another
             return result
         if self._failure is not None:
@@ -227,11 +234,14 @@ class FrameStream:
 
     def on_attached(self, link: Link, stream: int) -> None:
         """There is a connection: open the stream on it."""
+        self._heard_at = time.monotonic()
+        if link is not self._link:
+            self._give_up_at = self._heard_at + REOPEN_TIMEOUT_S
         self._link, self._id = link, stream
         self._state = StreamState.IDLE
         self._is_paused = False
+        self._reopen_at = None
         self._attachments.clear()
-        self._heard_at = time.monotonic()
         spec = self._spec
         link.post(Open(stream=stream, model=spec.model, options=spec.options))
         self._changed.set()
@@ -242,7 +252,7 @@ class FrameStream:
         was_ending = self._state in (StreamState.ENDING, StreamState.CLOSING)
         self._link = self._id = None
         self._state = StreamState.IDLE
-        self._num_unacknowledged = 0
+        self._acks.reset()
         self._changed.set()
         if was_ending:
             self._finish(None)
@@ -261,9 +271,12 @@ class FrameStream:
         silent_s = now - self._heard_at
         if self._is_finished or self._link is None:
             return
-        if self._state is StreamState.IDLE and silent_s > OPEN_TIMEOUT_S:
+        if self._reopen_at is not None:
+            if now >= self._reopen_at:
+                self._owner.reopen_stream(self)
+        elif self._state is StreamState.IDLE and silent_s > OPEN_TIMEOUT_S:
             self._finish(StreamError("the server did not open the stream"))
-        elif self._state is StreamState.ENDING and silent_s > FINISH_TIMEOUT_S:
+        elif self._state is StreamState.ENDING and silent_s > self._finish_timeout_s:
             self._ledger.abandon()
             self._finish(StreamError("the server did not finish the stream"))
 
@@ -289,6 +302,7 @@ class FrameStream:
                 self._on_error(message)
             case Opened() if self._state is StreamState.IDLE:
                 self._state = advance(STREAM, self._state, StreamEvent.OPEN)
+                self._was_open = True
                 self._ledger.open(message.credit)
                 self._tell("opened")
             case Hint():
@@ -302,9 +316,8 @@ class FrameStream:
     def _on_result(self, message: ResultMessage, now: float) -> None:
         latency_s = self._ledger.result(message.seq, now)
         attachments, self._attachments = self._attachments, []
-        self._result_seq = max(self._result_seq, message.seq)
-        self._num_unacknowledged += 1
-        if self._num_unacknowledged >= ACK_MESSAGES:
+        self._acks.received(message.seq)
+        if self._acks.is_due:
             self._acknowledge()
         if latency_s is None or self._is_finished:
             return
@@ -320,19 +333,21 @@ class FrameStream:
             self._tell("error", self._last_error, message.seq)
             return
         self._tell("error", self._last_error)
-        if self._state is StreamState.IDLE:
-            refusal = StreamError(self._last_error, problem=message.problem)
-            self._state = StreamState.CLOSED
-            self._finish(refusal)
+        if self._state is not StreamState.IDLE:
+            return
+        if message.retryable and self._was_open and self._heard_at < self._give_up_at:
+            told_ms = message.retry_after_ms
+            delay_s = told_ms / 1000 if isinstance(told_ms, int) else REOPEN_DELAY_S
+            self._reopen_at = self._heard_at + delay_s
+            return
+        refusal = StreamError(self._last_error, problem=message.problem)
+        self._state = StreamState.CLOSED
+        self._finish(refusal)
 
     def _on_hint(self, message: Hint) -> None:
         if isinstance(message.max_fps, float):
             self._hinted_rate = RateLimit(message.max_fps)
-        wanted = {"max_fps": message.max_fps, "max_width": message.max_width}
-        known = [
-            f"{name}={value}" for name, value in wanted.items() if isinstance(value, float | int)
-        ]
-        self._tell("hint", " ".join(known))
+        self._tell("hint", codec.encode(message).decode())
 
     def _on_closed(self, message: Closed) -> None:
         was_expected = self._state in (StreamState.ENDING, StreamState.CLOSING)
@@ -345,16 +360,10 @@ class FrameStream:
     # --- inside ------------------------------------------------------------------------------
 
     def _acknowledge(self) -> None:
-        """Tell the newest result, and the newest that was taken from the iterator."""
-        if self._link is None or self._id is None or self._num_unacknowledged == 0:
-            return
-        self._num_unacknowledged = 0
-        rendered_seq = min(self._rendered_seq, self._result_seq)
-        if rendered_seq < 0:
-            self._link.post(Ack(stream=self._id, seq=self._result_seq))
-        else:
-            ack = Ack(stream=self._id, seq=self._result_seq, rendered_seq=rendered_seq)
-            self._link.post(ack)
+        if self._link is not None and self._id is not None:
+            ack = self._acks.take(self._id)
+            if ack is not None:
+                self._link.post(ack)
 
     def _finish(self, error: Exception | None) -> None:
         """Nothing more will come; the first reason counts. Results that wait can still be read."""
@@ -373,7 +382,12 @@ class FrameStream:
         producer.cancel()
         # A source of the program's own may take as long as it likes to stop.
         await asyncio.wait({producer}, timeout=CLOSE_TIMEOUT_S)
-        if not self._is_finished and self._link is not None and self._id is not None:
+        is_refused = self._reopen_at is not None
+        if (
+            self._link is not None
+            and self._id is not None
+            and not (self._is_finished or is_refused)
+        ):
             self._state = StreamState.CLOSING
             self._link.post(Close(stream=self._id))
             try:

@@ -59,6 +59,7 @@ class HttpServer:
             handler_cancellation=True,  # a client that has left costs nothing more
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
             lingering_time=LINGER_S,
+            auto_decompress=False,  # pictures do not compress, bombs do
             # Zero would mean "for ever" to aiohttp; nothing is in progress by then.
             shutdown_timeout=0.1,
         )

@@ -28,7 +28,7 @@ ARGUMENTS = (
     "--no-first-run",
     "--disable-quic",
 )
-DESKTOP = ViewportSize(width=1280, height=900)
+DESKTOP = ViewportSize(width=1280, height=940)
 CLIP_SIZE = (320, 180)
 SQUARE = 40
 

@@ -98,6 +98,17 @@ async def test_lost_connection_shows_a_countdown_and_recovers(
     assert gateway.frames > frames
 
 
+async def test_restarted_gateway_is_waited_for_until_its_model_is_warm(
+    visit: Visit, gateway: FakePageGateway
+) -> None:
+    await visit.start()
+    gateway.behaviour.is_ready = False
+    await gateway.close_sockets(1012)
+    await visit.page.get_by_role("heading", name="The model is not ready").wait_for()
+    gateway.behaviour.is_ready = True
+    await visit.wait_for_state("running")
+
+
 async def test_connection_that_must_not_come_back_ends_the_run(
     visit: Visit, gateway: FakePageGateway
 ) -> None:
@@ -116,6 +127,15 @@ async def test_overload_is_told_and_taken_back(visit: Visit, gateway: FakePageGa
     assert await visit.page.locator("[data-reason=superseded]").count() == 1
     gateway.behaviour.answer_every = 1
     await banner.wait_for(state="hidden", timeout=15_000)
+
+
+async def test_errors_are_told(visit: Visit, gateway: FakePageGateway) -> None:
+    await visit.start()
+    gateway.behaviour.error = "The model refused the input"
+    await visit.page.locator("#banner", has_text="The model refused the input").wait_for()
+    gateway.behaviour.error = None
+    await visit.page.locator("#banner").wait_for(state="hidden")
+    assert "exactly one receipt" in await visit.page.locator("#receipts-line").inner_text()
 
 
 async def test_credit_that_runs_out_counts_as_skipped(

@@ -12,15 +12,17 @@ import av
 import cv2
 import pytest
 import pytest_asyncio
+from playwright.async_api import ViewportSize
 
 from engine.models.store import ModelStore
 from gateway.app import Gateway
 from gateway.config import GatewayConfig, ServerConfig
 from loadtest.bare_centerface import BareCenterFace
-from tests.browser.conftest import DESKTOP, Visit, launch
+from tests.browser.conftest import Visit, launch
 
 pytestmark = pytest.mark.browser
 
+SCREEN = ViewportSize(width=1160, height=915)
 CAMERA_SIZE = (704, 576)  # the clip's shape at a camera's size
 SLACK = 0.03  # of the picture's width: line width, label, JPEG
 
@@ -71,7 +73,7 @@ async def test_boxes_are_drawn_over_the_face(
     async with launch(
         "--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={face_mjpeg}"
     ) as browser:
-        context = await browser.new_context(viewport=DESKTOP, permissions=["camera"])
+        context = await browser.new_context(viewport=SCREEN, permissions=["camera"])
         visit = Visit(await context.new_page())
         await visit.page.goto(address)
         await visit.wait_for_state("idle")

@@ -58,6 +58,7 @@ class FakeExecutor:
         self.num_workers = workers
         self.is_started = False
         self.start_error: BaseException | None = None
+        self.start_gate: asyncio.Event | None = None  # start waits for it
         self._events = events
         self._slots = 1 + prefetch
         self._slab_items = slab_items
@@ -100,6 +101,8 @@ class FakeExecutor:
     # --- Pool, for the engine
 
     async def start(self) -> None:
+        if self.start_gate is not None:
+            await self.start_gate.wait()
         if self.start_error is not None:
             raise self.start_error
         self.is_started = True

@@ -46,6 +46,7 @@ class Behaviour:
     delay_s: float = 0.02
     answer_every: int = 1  # other frames are dropped as superseded
     annotate: bytes | None = None  # JPEG attached to every result
+    error: str | None = None  # title of the problem that answers every frame
 
 
 class FakePageGateway:
@@ -145,9 +146,7 @@ class _Connection:
             case "hello":
                 await self._on_hello(message.get("token"))
             case "open":
-                self._gateway.opened.append(message)
-                self._received = 0
-                await self._send(type="opened", stream=message["stream"], credit=self._grant())
+                await self._on_open(message)
             case "ack":
                 self._gateway.acks.append(message)
             case "ping":
@@ -170,6 +169,16 @@ class _Connection:
             now_us=1,
         )
 
+    async def _on_open(self, message: dict[str, Any]) -> None:
+        stream = message["stream"]
+        if not self._gateway.behaviour.is_ready:
+            problem = {"type": "urn:clawstream:problem:unavailable", "title": "No", "status": 503}
+            await self._send(type="error", stream=stream, problem=problem, retryable=True)
+            return
+        self._gateway.opened.append(message)
+        self._received = 0
+        await self._send(type="opened", stream=stream, credit=self._grant())
+
     def _on_frame(self, data: bytes) -> None:
         message = codec.decode_binary(data)
         self._gateway.frames += 1
@@ -183,7 +192,11 @@ class _Connection:
         await asyncio.sleep(behaviour.delay_s)
         if self._socket.closed:
             return
-        if header.seq % behaviour.answer_every != 0:
+        if behaviour.error is not None:
+            problem = {"type": "urn:clawstream:problem:x", "title": behaviour.error, "status": 422}
+            subject = {"stream": header.stream, "seq": header.seq}
+            await self._send(type="error", problem=problem, retryable=False, **subject)
+        elif header.seq % behaviour.answer_every != 0:
             await self._drop(header)
         else:
             await self._result(header, jpeg)

@@ -7,6 +7,7 @@ which a test may replace.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,15 @@ LIMITS = Limits(
     ack_deadline_s=10.0,
 )
 NOW_US = 5_000_000_000
+
+
+def picture(width: int = 53, height: int = 37) -> bytes:
+    """The beginning of a JPEG: enough for everybody who reads only its header."""
+    return (
+        b"\xff\xd8\xff\xc0"
+        + struct.pack(">HBHHB", 17, 8, height, width, 3)
+        + bytes.fromhex("011100021100031100")
+    )
 
 
 def problem(slug: str, status: int = 400) -> Problem:

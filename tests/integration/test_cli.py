@@ -26,7 +26,7 @@ LIMIT_S = 60
 WITHOUT_SERVER_EXTRA = """
 import sys
 for name in ("aiohttp", "filelock", "onnx", "onnxruntime", "prometheus_client", "psutil",
-             "pydantic", "pydantic_settings", "uvloop"):
+             "pydantic_settings", "uvloop"):
     sys.modules[name] = None
 from gateway.cli import main
 sys.argv = ["clawstream", *sys.argv[1:]]

@@ -14,12 +14,14 @@ from websockets.http11 import Request
 from gateway.client import (
     AuthError,
     ConnectError,
+    Event,
     LinkSettings,
     connect,
     frames_from_bytes,
 )
-from gateway.wire.messages import ErrorMessage, Ping
-from tests.fakes.stream_server import NOW_US, Peer, StreamServer, problem, stream_server, welcome
+from gateway.wire.codec import BinaryMessage
+from gateway.wire.messages import CreditGrant, ErrorMessage, Ping
+from tests.fakes.stream_server import NOW_US, Peer, StreamServer, picture, problem, stream_server
 
 pytestmark = pytest.mark.integration
 
@@ -81,15 +83,14 @@ async def test_silent_server_is_given_up_at_the_deadline() -> None:
     server = StreamServer()
 
     async def say_nothing(peer: Peer) -> None:
-        await asyncio.sleep(5)
+        await peer.socket.wait_closed()
 
     server.greet = say_nothing
-    async with stream_server(server) as listening:
+    async with stream_server(server):
         started = time.monotonic()
         with pytest.raises(ConnectError, match="did not answer"):
             await enter(server.url)
         assert time.monotonic() - started < 1.0
-        listening.close(close_connections=True)
 
 
 async def test_other_first_message_is_no_greeting() -> None:
@@ -157,48 +158,61 @@ async def test_pings_of_the_server_are_answered() -> None:
 async def test_server_without_pongs_is_left_with_4009() -> None:
     server = StreamServer()
     server.answers_pings = False
+    left = Left()
     async with (
         stream_server(server),
-        connect(server.url, settings=QUICK, reconnect=False) as client,
+        connect(server.url, settings=QUICK, reconnect=False, on_event=left) as client,
     ):
         with pytest.raises(ConnectError, match="does not answer pings") as caught:
             await client.ping()
         assert caught.value.code == 4009
-        while client.is_connected:
-            await asyncio.sleep(0.01)
+        await left.happened.wait()
+        assert "4009" in left.detail
+
+
+class Left:
+    """Notes when, and why, the client lost its connection."""
+
+    def __init__(self) -> None:
+        self.happened = asyncio.Event()
+        self.detail = ""
+
+    def __call__(self, event: Event) -> None:
+        if event.name == "disconnected":
+            self.detail = event.detail
+            self.happened.set()
 
 
 async def test_server_that_stops_reading_does_not_hold_the_client() -> None:
     server = StreamServer()
 
-    async def stop_reading(peer: Peer) -> None:
-        await welcome(peer)
-        await asyncio.sleep(0.05)
+    async def stop_reading(peer: Peer, frame: BinaryMessage) -> None:
         peer.socket.transport.pause_reading()
-        await asyncio.sleep(20)
+        await peer.socket.wait_closed()
 
-    server.greet = stop_reading
-    async with stream_server(server) as listening:
+    server.answer = stop_reading
+    server.credit = CreditGrant(max_frames=1000, max_bytes=2**30)
+    async with stream_server(server):
         started = time.monotonic()
         async with connect(server.url, settings=QUICK, reconnect=False) as client:
-            source = frames_from_bytes([bytes.fromhex("ffd8ffc00008080001000101")], loop=True)
+            source = frames_from_bytes([picture(8, 8) + bytes(900_000)], loop=True)
+            stream = client.stream_frames(source, model="m")
             with pytest.raises(ConnectError):
-                async for _ in client.stream_frames(source, model="m"):
-                    pass
-        assert time.monotonic() - started < 3.0
-        listening.close(close_connections=False)
+                assert [result async for result in stream] == []
+        assert time.monotonic() - started < 2.0
         server.peers[0].socket.transport.abort()
+    assert stream.statistics.dropped["disconnected"] == stream.statistics.sent > 0
 
 
 @pytest.mark.parametrize("garbage", [b"\x01", b"not a header but long enough to be one .."])
 async def test_server_that_breaks_the_protocol_is_left(garbage: bytes) -> None:
     server = StreamServer()
-    async with stream_server(server), connect(server.url) as client:
+    left = Left()
+    async with stream_server(server), connect(server.url, on_event=left) as client:
         await server.peers[0].socket.send(garbage)
         await server.peers[0].socket.wait_closed()
         assert server.peers[0].socket.close_code == 1002
-        while client.is_connected:
-            await asyncio.sleep(0.01)
+        await left.happened.wait()
         with pytest.raises(ConnectError, match="broke the protocol"):
             await client.ping()
     assert len(server.peers) == 1

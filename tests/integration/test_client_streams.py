@@ -35,14 +35,14 @@ from tests.fakes.stream_server import (
     StreamBooks,
     StreamServer,
     answer_later,
+    picture,
     problem,
     stream_server,
 )
 
 pytestmark = pytest.mark.integration
 
-# The beginning of a JPEG of 53x37 pixels: the client reads no further.
-JPEG = bytes.fromhex("ffd8ffc000110800250035030111000211000311 00")
+JPEG = picture()
 
 
 def pictures(count: int) -> list[bytes]:

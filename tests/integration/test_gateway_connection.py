@@ -218,9 +218,11 @@ async def test_stalled_client_does_not_hold_up_another() -> None:
 
 @on_uvloop
 async def test_shutdown_with_a_stalled_client_is_bounded() -> None:
-    async with running_gateway(FakeEngine(respond=bulky)) as gateway:
-        async with stalled(gateway, num_frames=8):
-            loop = asyncio.get_running_loop()
-            started_at = loop.time()
-            await gateway.aclose()
-            assert loop.time() - started_at < 2.2
+    async with (
+        running_gateway(FakeEngine(respond=bulky)) as gateway,
+        stalled(gateway, num_frames=8),
+    ):
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        await gateway.aclose()
+        assert loop.time() - started_at < 2.2

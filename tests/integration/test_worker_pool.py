@@ -23,9 +23,7 @@ async def test_two_hundred_batches_come_back_intact_and_in_order() -> None:
         for first in range(0, 800, 4):
             await events.wait(lambda: pool.free_slots > 0)
             keys = range(first, first + 4)
-            batch = [
-                Work(key=k, payload=bytes([k % 256]) * k, meta=b"", options=b"") for k in keys
-            ]
+            batch = [Work(key=k, payload=bytes([k % 256]) * k, meta=b"", options=b"") for k in keys]
             dispatch_all(pool, batch)
         await events.wait(lambda: len(events.answers) == 800)
         assert list(events.answers) == list(range(800))

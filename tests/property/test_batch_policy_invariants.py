@@ -92,9 +92,8 @@ class PolicyMachine(RuleBasedStateMachine):
     @rule(delay_s=DELAYS)
     def wait(self, delay_s: float) -> None:
         self.now += delay_s
-        due = [e for e in self.queued.values() if e.item.deadline is not None]
-        for entry in due:
-            if entry.item.deadline <= self.now:
+        for entry in list(self.queued.values()):
+            if entry.item.deadline is not None and entry.item.deadline <= self.now:
                 assert self.policy.cancel(self.queued.pop(entry.key))
 
     @rule()

@@ -1,14 +1,17 @@
-"""Random clients, engines and writers on one session, against the rules of the protocol."""
+"""Random clients, engines and writers on one session, against the rules of the protocol.
+
+Weighted walks from a seed rather than a rule machine: a machine spends its steps on the first
+choices, and what goes wrong here needs long queues in odd states.
+"""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.errors import InvalidInput, Overloaded, Unavailable
 from engine.types import Attachment, AttachmentKind, Dropped, DropReason, Failed
@@ -32,8 +35,6 @@ from tests.fakes.session_client import SessionClient, jpeg
 
 pytestmark = pytest.mark.property
 
-STREAMS = st.integers(0, 3)  # which of the streams opened so far, counted from the newest
-
 
 class Book:
     """What the client knows of one stream."""
@@ -53,121 +54,133 @@ class Book:
         self.answers[seq] = kind
 
 
-class SessionMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
+class Walk:
+    """One session's life, step by step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
         self.client = SessionClient(
             limits=LimitsConfig(
                 max_outbox_bytes=64 * 1024, ping_interval_s=1e6, ack_deadline_s=1e6
             ),
-            streams=StreamsConfig(latest_credit=4, fifo_capacity=5, lossless_capacity=6),
+            streams=StreamsConfig(latest_credit=4, fifo_capacity=6, lossless_capacity=5),
         ).hello()
         self.books: dict[int, Book] = {}
         self.unsent: list[Outgoing] = []
-        self.is_over = False
+        # Some writers hardly get to write, some engines hardly get to answer.
+        self.weights = {
+            self.open: 0.3,
+            self.send_frames: self.random.choice([2.0, 6.0]),
+            self.begin: 1.0,
+            self.answer: self.random.choice([2.0, 6.0]),
+            self.change_engine: 0.3,
+            self.cancel: 0.5,
+            self.acknowledge: 0.5,
+            self.end: 0.2,
+            self.wait: 1.0,
+            self.pop: 1.0,
+            self.write: 1.0,
+            self.pop_and_write: self.random.choice([0.3, 2.0]),
+        }
 
-    def book(self, back: int) -> tuple[int, Book] | None:
-        stream = len(self.books) - 1 - back
-        return None if stream not in self.books else (stream, self.books[stream])
+    def run(self, num_steps: int) -> None:
+        for policy in ("latest", "fifo", "lossless"):
+            self.open(policy)
+        actions = self.random.choices(
+            list(self.weights), weights=list(self.weights.values()), k=num_steps
+        )
+        for action in actions:
+            action()
+            self.check_sums_and_budgets()
+        if self.random.random() < 0.5:
+            self.finish()
+        else:
+            self.leave()
 
-    @precondition(lambda self: len(self.books) < 6)
-    @rule(
-        policy=st.sampled_from(["latest", "fifo", "lossless"]),
-        deadline_ms=st.sampled_from([None, 500.0, 3000.0]),
-        weight=st.sampled_from([0.5, 1.0, 4.0]),
-    )
-    def open(self, policy: str, deadline_ms: float | None, weight: float) -> None:
+    def some_book(self) -> tuple[int, Book]:
+        return self.random.choice(list(self.books.items()))
+
+    def open(self, policy: str | None = None) -> None:
+        if len(self.books) >= 6:
+            return
         stream = len(self.books)
-        lane = self.client.open(stream, policy=policy, deadline_ms=deadline_ms, weight=weight)
+        lane = self.client.open(
+            stream,
+            policy=policy or self.random.choice(["latest", "fifo", "lossless"]),
+            deadline_ms=self.random.choice([None, 500.0, 3000.0]),
+            weight=self.random.choice([0.5, 1.0, 4.0]),
+        )
         self.books[stream] = Book(lane)
 
-    @rule(back=STREAMS, gap=st.integers(1, 3), is_sound=st.booleans(), keeps_credit=st.booleans())
-    def send_frame(self, back: int, gap: int, is_sound: bool, keeps_credit: bool) -> None:
-        found = self.book(back)
-        if found is None or found[1].is_input_over:
-            return
-        stream, book = found
-        has_credit = len(book.sent) < book.max_frames
-        in_flight = len(book.sent) - len(book.answers)
-        if not has_credit and (keeps_credit or in_flight > 6):
-            return  # further over, and the connection would be closed
-        seq = (book.sent[-1] if book.sent else 0) + gap
-        book.sent.append(seq)
-        self.client.send_frame(seq, jpeg() if is_sound else b"nonsense", stream=stream)
+    def send_frames(self) -> None:
+        stream, book = self.some_book()
+        keeps_credit = self.random.random() < 0.9
+        for _ in range(self.random.randint(1, 4)):
+            has_credit = len(book.sent) < book.max_frames
+            in_flight = len(book.sent) - len(book.answers)
+            if book.is_input_over or (not has_credit and (keeps_credit or in_flight > 5)):
+                return  # further over, and the connection would be closed
+            seq = (book.sent[-1] if book.sent else 0) + self.random.choice([1, 1, 1, 3])
+            book.sent.append(seq)
+            is_sound = self.random.random() < 0.9
+            self.client.send_frame(seq, jpeg() if is_sound else b"nonsense", stream=stream)
 
-    @rule(error=st.sampled_from([None, None, Overloaded("full"), Unavailable("down")]))
-    def change_engine(self, error: Any) -> None:
-        self.client.engine.refusal = error
+    def begin(self) -> None:
+        self.some_book()[1].lane.take()
 
-    @rule(back=STREAMS)
-    def begin(self, back: int) -> None:
-        found = self.book(back)
-        if found is not None:
-            found[1].lane.take()
+    def answer(self) -> None:
+        lane = self.some_book()[1].lane
+        picture = Attachment(kind=AttachmentKind.ANNOTATED_FRAME, meta=b"{}", payload=bytes(20_000))
+        for _ in range(min(self.random.randint(1, 3), len(lane.items))):
+            seq = self.random.choice(list(lane.items))
+            outcome = self.random.choice(
+                [
+                    a_result(),
+                    a_result(),
+                    a_result(attachments=[picture]),
+                    Dropped(DropReason.DEADLINE),
+                    Failed(InvalidInput("broken")),
+                ]
+            )
+            lane.answer(seq, outcome)
+            lane.emit_again(seq, a_result())
 
-    @rule(
-        back=STREAMS,
-        index=st.integers(0, 5),
-        kind=st.sampled_from(["result", "result", "large", "drop", "error"]),
-    )
-    def answer(self, back: int, index: int, kind: str) -> None:
-        found = self.book(back)
-        if found is None or not found[1].lane.items:
-            return
-        lane = found[1].lane
-        seq = list(lane.items)[index % len(lane.items)]
-        picture = Attachment(kind=AttachmentKind.ANNOTATED_FRAME, meta=b"{}", payload=bytes(30_000))
-        outcomes = {
-            "result": a_result(),
-            "large": a_result(attachments=[picture]),
-            "drop": Dropped(DropReason.DEADLINE),
-            "error": Failed(InvalidInput("broken")),
-        }
-        lane.answer(seq, outcomes[kind])
-        lane.emit_again(seq, a_result())
+    def change_engine(self) -> None:
+        errors = (None, None, None, Overloaded("full"), Unavailable("down"))
+        self.client.engine.refusal = self.random.choice(errors)
 
-    @rule(back=STREAMS, index=st.integers(0, 5))
-    def cancel(self, back: int, index: int) -> None:
-        found = self.book(back)
-        if found is not None and found[1].sent:
-            stream, book = found
-            seq = book.sent[-1 - index % len(book.sent)]
-            self.client.send(Cancel(stream=stream, seq=seq))
+    def cancel(self) -> None:
+        stream, book = self.some_book()
+        if book.sent:
+            self.client.send(Cancel(stream=stream, seq=self.random.choice(book.sent[-6:])))
 
-    @rule(back=STREAMS)
-    def acknowledge(self, back: int) -> None:
-        found = self.book(back)
-        if found is not None and found[1].answers:
-            self.client.send(Ack(stream=found[0], seq=max(found[1].answers)))
+    def acknowledge(self) -> None:
+        stream, book = self.some_book()
+        if book.answers:
+            self.client.send(Ack(stream=stream, seq=max(book.answers)))
 
-    @rule(back=STREAMS, stops=st.booleans())
-    def end(self, back: int, stops: bool) -> None:
-        found = self.book(back)
-        if found is None or (found[1].is_input_over and not stops):
-            return
-        stream, book = found
-        book.is_input_over = True
-        self.client.send(Close(stream=stream) if stops else EndInput(stream=stream))
+    def end(self) -> None:
+        stream, book = self.some_book()
+        stops = self.random.random() < 0.5
+        if stops or not book.is_input_over:
+            book.is_input_over = True
+            self.client.send(Close(stream=stream) if stops else EndInput(stream=stream))
 
-    @rule(seconds=st.floats(0, 2))
-    def wait(self, seconds: float) -> None:
-        self.client.loop.advance(seconds)
+    def wait(self) -> None:
+        self.client.loop.advance(self.random.expovariate(5.0))
 
-    @rule()
     def pop(self) -> None:
         outgoing = self.client.take()
         if outgoing is not None:
             self.unsent.append(outgoing)
             self.note(outgoing)
 
-    @rule()
     def write(self) -> None:
         if self.unsent:
             self.client.session.handle_sent(self.unsent.pop(0))
 
-    @rule(times=st.integers(1, 10))
-    def pop_and_write(self, times: int) -> None:
-        for _ in range(times):
+    def pop_and_write(self) -> None:
+        for _ in range(self.random.randint(1, 10)):
             self.pop()
             self.write()
 
@@ -208,8 +221,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert getattr(closed, kind) == told[kind]
         assert closed.accepted == len(book.sent) - told["refused"]
 
-    @invariant()
-    def sums_and_budgets_hold(self) -> None:
+    def check_sums_and_budgets(self) -> None:
         client = self.client
         client.registry.check_integrity()
         client.outbox.check_integrity()
@@ -225,30 +237,37 @@ class SessionMachine(RuleBasedStateMachine):
             assert told["dropped"] <= tally.num_dropped
             assert told["refused"] <= tally.refused
 
-    def teardown(self) -> None:
-        """Either everybody is patient to the end, or the client leaves."""
-        if len(self.books) % 2:
-            self.client.session.close("gone")
-            totals = self.client.registry.statistics().models.get("fake")
-            assert totals is None or totals.in_flight == 0
-        else:
-            self.finish()
-        self.client.registry.check_integrity()
-        assert all(book.lane.is_closed for book in self.books.values())
-        assert all(not book.lane.items for book in self.books.values())
-
     def finish(self) -> None:
+        """Everybody is patient to the end."""
         for stream, book in self.books.items():
             if not book.is_input_over:
                 self.client.send(EndInput(stream=stream))
             for seq in list(book.lane.items):
                 book.lane.answer(seq)
-        while not self.client.session.is_idle:
-            self.pop_and_write(1)
-        for book in self.books.values():
-            assert book.closed is not None
+        for _ in range(1000):
+            self.pop()
+            self.write()
+        assert self.client.session.is_idle
+        assert all(book.closed is not None for book in self.books.values())
         assert self.client.session.num_streams == 0
+        self.check_nothing_is_left()
+
+    def leave(self) -> None:
+        """The client is gone, whatever was under way."""
+        self.client.session.close("gone")
+        assert self.client.take() is None
+        assert len(self.client.clock) == 0
+        self.check_nothing_is_left()
+
+    def check_nothing_is_left(self) -> None:
+        self.client.registry.check_integrity()
+        assert self.client.registry.statistics().models["fake"].in_flight == 0
+        for book in self.books.values():
+            assert book.lane.is_closed
+            assert not book.lane.items
 
 
-TestSession = SessionMachine.TestCase
-TestSession.settings = settings(max_examples=150, stateful_step_count=50)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40)
+def test_every_frame_gets_one_receipt_whatever_happens(seed: int) -> None:
+    Walk(seed).run(num_steps=400)

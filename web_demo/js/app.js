@@ -3,7 +3,7 @@
 import { streamUrl } from "./client.js";
 import { closeSource, FramePump, FrameRing, openCamera, openClip } from "./capture.js";
 import { describe, Stage } from "./overlay.js";
-import { ACTIVE, NOTICES, nextState, reconnectText } from "./page_state.js";
+import { ACTIVE, BANNERS, NOTICES, nextState, reconnectText } from "./page_state.js";
 import { fetchModels, fetchReadiness, Unauthorized } from "./server.js";
 import { RunStatistics } from "./statistics.js";
 import { startUplink } from "./uplink.js";
@@ -11,6 +11,7 @@ import { View } from "./view.js";
 
 const POLL_MS = 1_500;
 const TICK_MS = 500;
+const PROBLEM_MS = 3_000; // how long a complaint stays after its last repetition
 const CALM_TICK_MS = 2_000; // for people who asked for less motion
 const JPEG_QUALITY = 0.8;
 const CODE_AUTH = 4501;
@@ -19,7 +20,10 @@ const OWN_SPACE = "input, select, button, textarea, summary, a, [contenteditable
 class Page {
   #view = new View();
   #stage = new Stage(this.#view.picture, (seq, data) => this.#onDrawn(seq, data));
-  #uplink = startUplink((message) => this.#onUplink(message));
+  #uplink = startUplink(
+    (message) => this.#onUplink(message),
+    () => this.#fail("no_worker"),
+  );
   #ring = new FrameRing();
   #pump = new FramePump(this.#view.video, (tCapture) => this.#onFrame(tCapture));
   #statistics = new RunStatistics();
@@ -31,7 +35,7 @@ class Page {
   #isBusy = false; // a frame is with the uplink
   #hasCredit = false;
   #retryAt = 0;
-  #unavailableUntil = 0;
+  #problem = { text: "", until: 0 }; // what the gateway complained about lately
 
   begin() {
     const { controls, keyForm } = this.#view;
@@ -56,7 +60,7 @@ class Page {
     this.#state = next;
     if (!ACTIVE.has(next)) this.#release();
     this.#view.showState(next, { isActive: ACTIVE.has(next), canStart: next === "idle" });
-    if (next !== "running") this.#view.showBanner(null);
+    if (next !== "running") this.#view.showBanner("");
     this.#view.showNotice(next === "running" ? null : (notice ?? NOTICES[next] ?? null));
     return true;
   }
@@ -229,6 +233,8 @@ class Page {
       this.#moveOrStay("lost", this.#reconnectNotice());
     } else if (state === "connecting") {
       this.#retryAt = 0;
+    } else if (state === "open") {
+      this.#move("connected");
     } else if (state === "closed" && code === CODE_AUTH) {
       this.#move("unauthorized", this.#key === null ? undefined : NOTICES.wrong_key);
     } else if (state === "closed") {
@@ -238,7 +244,10 @@ class Page {
 
   #onProblem({ seq, problem }, now) {
     if (seq !== undefined && seq !== null) this.#ring.discard(seq);
-    if (problem.status === 503) this.#unavailableUntil = now + 2 * TICK_MS;
+    const isUnavailable = problem.type?.endsWith(":unavailable") === true;
+    const text = isUnavailable ? BANNERS.unavailable : problemText(problem);
+    this.#problem = { text, until: now + PROBLEM_MS };
+    if (isUnavailable && this.#state === "connecting") this.#view.showNotice(NOTICES.unavailable);
   }
 
   #onResult({ seq, data, latencyMs, timing, annotated }, now) {
@@ -266,7 +275,7 @@ class Page {
     const now = performance.now();
     const snapshot = this.#statistics.snapshot(now);
     this.#view.showNumbers(snapshot);
-    this.#view.showBanner(bannerOf(snapshot, now < this.#unavailableUntil));
+    this.#view.showBanner(now < this.#problem.until ? this.#problem.text : bannerOf(snapshot));
   }
 
   #reconnectNotice() {
@@ -293,10 +302,13 @@ class Page {
   }
 }
 
-function bannerOf({ isOverloaded, isSlowDevice }, isUnavailable) {
-  if (isUnavailable) return "unavailable";
-  if (isSlowDevice) return "slow_device";
-  return isOverloaded ? "overload" : null;
+function bannerOf({ isOverloaded, isSlowDevice }) {
+  if (isSlowDevice) return BANNERS.slow_device;
+  return isOverloaded ? BANNERS.overload : "";
+}
+
+function problemText({ title, detail }) {
+  return `The gateway answers: ${title}${detail ? ` (${detail})` : ""}.`;
 }
 
 new Page().begin();

@@ -4,7 +4,7 @@
  * ImageBitmaps hold memory outside the garbage collector's view, so whoever owns one closes it.
  */
 
-const RING_CAPACITY = 24; // more than the credit of a stream: a frame is here until it is answered
+const RING_CAPACITY = 33; // a stream's default credit and one: a frame is here until it is answered
 const MAX_CAPTURE_AGE_MS = 2_000;
 
 const CAMERA_FAULTS = {

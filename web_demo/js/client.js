@@ -162,7 +162,10 @@ export class ClawstreamClient extends EventTarget {
       return;
     }
     if (this.#liveness.takePing(now)) this.#send({ type: "ping", t: now });
-    for (const stream of this.#streams) stream.flushAck();
+    for (const stream of this.#streams) {
+      stream.flushAck();
+      if (stream.wantsOpening(now)) stream.begin(this.#nextStream++);
+    }
   }
 
   /** Gives the socket up without waiting: a dead peer would answer no close frame. */

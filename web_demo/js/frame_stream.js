@@ -15,12 +15,14 @@ const ACK_MESSAGES = 8;
 const MAX_ATTACHMENTS = 4;
 // Bytes that the browser may hold unsent before frames are dropped at capture: they would only age.
 const MAX_BUFFERED_BYTES = 256 * 1024;
+const REOPEN_MS = 1_000; // when the server gives no time
 
 export class FrameStream extends EventTarget {
   #link;
   #settings;
   #id = null;
-  #state = "waiting"; // waiting (for a connection) | opening | open | ending | closed
+  #state = "waiting"; // waiting (for connection or server) | opening | open | ending | closed
+  #openAt = 0; // not before this, while waiting
   #nextSeq = 0;
   #sentHere = { frames: 0, bytes: 0 }; // since `open`, as credit counts
   #credit = { maxFrames: 0, maxBytes: 0 };
@@ -137,7 +139,12 @@ export class FrameStream extends EventTarget {
 
   // --- called by the client that owns the stream ------------------------------------------------
 
-  /** Opens the stream on a fresh connection under `id`. */
+  /** Whether the server should be asked (again) to open the stream. */
+  wantsOpening(now) {
+    return this.#state === "waiting" && now >= this.#openAt;
+  }
+
+  /** Opens the stream under `id`, as if nothing had been sent yet. */
   begin(id) {
     this.#id = id;
     this.#state = "opening";
@@ -260,11 +267,23 @@ export class FrameStream extends EventTarget {
   #onError(message) {
     const { seq, problem, retryable } = message;
     if (this.#state === "opening" && seq === undefined) {
-      this.fail({ problem });
+      this.#onRefused(message);
       return;
     }
     if (seq !== undefined && this.#settle(seq) !== null) this.#totals.errors += 1;
     this.#emit("error", { problem, retryable, seq: seq ?? null });
+  }
+
+  /** A model that warms up is asked again; other refusals are final. */
+  #onRefused({ problem, retryable, retry_after_ms: retryAfterMs }) {
+    if (!retryable) {
+      this.fail({ problem });
+      return;
+    }
+    this.#id = null;
+    this.#state = "waiting";
+    this.#openAt = this.#link.now() + (retryAfterMs ?? REOPEN_MS);
+    this.#emit("error", { problem, retryable, seq: null });
   }
 
   /** The capture time of a frame that was in flight and now is not, or null. */

@@ -170,6 +170,8 @@ function drawClasses(context, classes, height) {
     context.fillRect(18, y + 18, (panelWidth - 16) * score, 2);
     context.fillStyle = "#ffffff";
     context.fillText(label, 18, y + 9, panelWidth - 70);
-    context.fillText(percent(score), panelWidth - 32, y + 9);
+    context.textAlign = "right";
+    context.fillText(percent(score), panelWidth + 2, y + 9);
+    context.textAlign = "left";
   });
 }

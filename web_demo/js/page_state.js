@@ -15,7 +15,7 @@ export const TRANSITIONS = {
     opened: "running", lost: "reconnecting", failed: "idle", unauthorized: "locked", stop: "idle",
   },
   running: { lost: "reconnecting", failed: "idle", unauthorized: "locked", stop: "idle" },
-  reconnecting: { opened: "running", failed: "idle", unauthorized: "locked", stop: "idle" },
+  reconnecting: { connected: "connecting", failed: "idle", unauthorized: "locked", stop: "idle" },
 };
 
 /** States in which a source is playing or about to. */
@@ -100,6 +100,14 @@ export const NOTICES = {
   clip_missing: {
     title: "The clip cannot be played",
     text: "The gateway does not have it yet: “clawstream demo” downloads it. The camera works without.",
+  },
+  unavailable: {
+    title: "The model is not ready",
+    text: "The gateway is bringing it up. This page goes on by itself.",
+  },
+  no_worker: {
+    title: "This browser is too old",
+    text: "It cannot run module workers. Update it, or use another one.",
   },
   refused: {
     title: "The gateway refused the stream",

@@ -212,12 +212,13 @@ export class UplinkHost {
 
 /**
  * Starts an uplink for the page: {send(message, transfer?)}, in a Worker where the browser can
- * encode there. `onMessage` receives its answers.
+ * encode there. `onMessage` receives its answers; `onFailure` tells that the Worker broke.
  */
-export function startUplink(onMessage) {
+export function startUplink(onMessage, onFailure) {
   if (typeof Worker !== "undefined" && typeof OffscreenCanvas !== "undefined") {
     const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
     worker.onmessage = (event) => onMessage(event.data);
+    worker.onerror = onFailure;
     return { send: (message, transfer = []) => worker.postMessage(message, transfer) };
   }
   const host = new UplinkHost((message) => queueMicrotask(() => onMessage(message)));

@@ -1,11 +1,11 @@
 /** The page's elements: shows what it is told, decides nothing. */
 
 import { percent } from "./overlay.js";
-import { BANNERS, CHIPS } from "./page_state.js";
+import { CHIPS } from "./page_state.js";
 import { Plot } from "./plots.js";
 
 const ANNOUNCE_INTERVAL_MS = 8_000;
-const KINDS = { faces: "faces", classify: "what is in the picture", detect: "objects" };
+const KINDS = { faces: "faces", classify: "classes", detect: "objects" };
 const REASONS = {
   no_credit: "gateway busy",
   encoder: "this device busy",
@@ -63,7 +63,7 @@ export class View {
     start.disabled = !isActive && !canStart;
     this.keyForm.hidden = state !== "locked";
     if (state === "locked") byId("key").focus();
-    byId("stage").classList.toggle("is-stale", state === "reconnecting");
+    byId("stage").classList.toggle("is-stale", state === "reconnecting" || state === "connecting");
   }
 
   /** The card on the stage; null hides it. Told once to people who do not see it. */
@@ -92,14 +92,13 @@ export class View {
     this.announce(found);
   }
 
-  /** One of BANNERS by kind, or null. */
-  showBanner(kind) {
+  /** A slim message under the stage; an empty one hides it. */
+  showBanner(text) {
     const banner = byId("banner");
-    const text = kind === null ? "" : BANNERS[kind];
     if (banner.textContent === text) return;
     banner.textContent = text;
-    banner.hidden = kind === null;
-    if (kind !== null) this.announce(text, { isUrgent: true });
+    banner.hidden = text === "";
+    if (text !== "") this.announce(text, { isUrgent: true });
   }
 
   /** Says something politely; what is not urgent is said seldom and never twice. */

@@ -34,6 +34,18 @@ test("a refused open rejects with the server's problem", async () => {
   await assert.rejects(opening, { message: problem.title });
 });
 
+test("a refusal that may pass is asked again under a new id", async () => {
+  const bench = await new Bench().connected();
+  const opening = bench.client.openStream({ model: "m" });
+  const problem = { title: "The model cannot serve at the moment", status: 503 };
+  bench.socket.receive({ type: "error", stream: 1, problem, retryable: true, retry_after_ms: 700 });
+  bench.advance(500);
+  assert.equal(bench.socket.ofType("open").length, 1);
+  bench.advance(500);
+  bench.opened();
+  assert.equal((await opening).id, 2);
+});
+
 test("a frame carries seq and capture time", async () => {
   const { stream, socket } = await openBench();
   assert.equal(stream.sendFrame(PICTURE, 1_700_000_000_123.4567), 0);

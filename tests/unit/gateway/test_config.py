@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config import ServedModel, ServerConfig, load_config, parse_config
+from engine.config import ModelConfig
+from gateway.config import (
+    GatewayConfig,
+    InferenceConfig,
+    ServedModel,
+    ServerConfig,
+    load_config,
+    parse_config,
+)
 from gateway.errors import ConfigError
 
 pytestmark = pytest.mark.unit
+
+DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -153,3 +165,33 @@ def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.toml", environment={})
     with pytest.raises(ConfigError, match=r"gateway\.toml: not valid TOML"):
         load_config(write(tmp_path, "server = ["), environment={})
+
+
+def documented() -> dict[str, str]:
+    """Default by key, from the tables; several keys may share a row."""
+    rows = (line.split("|") for line in DOCS.read_text().splitlines() if line.startswith("| `"))
+    return {
+        key.strip("` ").removeprefix("inference.").removeprefix("pacing."): cells[2].strip("` ")
+        for cells in rows
+        for key in cells[1].split(",")
+    }
+
+
+def test_every_key_is_documented_with_its_default() -> None:
+    config, found = GatewayConfig(), documented()
+    sections = [config.server, config.limits, config.streams, config.pacing, config.logging]
+    for section in sections:
+        for key, value in section.model_dump().items():
+            assert shown(value) == found[key], key
+    for field in fields(ModelConfig):
+        if field.name != "max_batch_size":  # of a model and of [inference]
+            assert shown(field.default) == found[field.name], field.name
+    for key in InferenceConfig.model_fields:
+        assert key in found
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "none"
+    listed = list(value) if isinstance(value, tuple) else value
+    return json.dumps(listed)

@@ -167,7 +167,7 @@ def test_a_batch_closes_early_enough_for_its_nearest_deadline() -> None:
     bench.offer(second, now=0.0)
     bench.batch_lanes(now=0.0)
     bench.offer(first, now=1.0, deadline=1.005)
-    closes_at = bench.policy.next_wakeup(1.0)
+    closes_at = bench.policy.next_wakeup(1.0) or 0.0
     assert closes_at == pytest.approx(1.003)
     assert bench.batch_lanes(now=1.0) is None
     assert bench.batch_lanes(now=closes_at) == [first]

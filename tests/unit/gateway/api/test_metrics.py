@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine.types import DropReason
@@ -12,6 +14,8 @@ from gateway.session.registry import SessionRegistry
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.unit
+
+DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
 def exported(registry: SessionRegistry) -> dict[str, float]:
@@ -32,6 +36,16 @@ async def test_every_name_is_ours_and_counters_end_in_total() -> None:
         assert family.documentation.endswith(".")
         for sample in family.samples:
             assert (family.type == "counter") == sample.name.endswith("_total")
+
+
+async def test_every_family_is_documented() -> None:
+    api = MetricsApi(
+        FakeEngine(("faces",)), SessionRegistry(1), ConnectionTable(9), LoopLag(), lambda r: ""
+    )
+    text = DOCS.read_text()
+    for family in api.families():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert f"| `{name}` | {family.type} |" in text, name
 
 
 async def test_receipts_add_up() -> None:

@@ -1,0 +1,250 @@
+"""The HTTP side: inference, models, health, metrics, pages. Over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.errors import InvalidInput
+from engine.models.store import ModelStore
+from engine.types import Attachment, AttachmentKind, Item, Result
+from gateway.app import Gateway
+from gateway.config import parse_config
+from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import running_gateway, size_of, wait_until
+from tests.fakes.picture_headers import jpeg_header
+from tests.fakes.uvloop_runner import on_uvloop
+
+pytestmark = pytest.mark.integration
+
+PICTURE = jpeg_header(320, 240)
+
+
+class AnnotatingEngine(FakeEngine):
+    """Attaches a picture when asked to, and notes the options."""
+
+    def _result(self, lane: Any, item: Item) -> Result:
+        attachments = ()
+        if item.options:
+            payload = b"annotated " + json.loads(item.options)["annotate"].encode()
+            kind = AttachmentKind.ANNOTATED_FRAME
+            attachments = (Attachment(kind=kind, meta=b"{}", payload=payload),)
+        return Result(data=b"{}", model="fake", version="1", attachments=attachments)
+
+
+async def post(gateway: Gateway, path: str, **request: Any) -> tuple[int, dict[str, Any]]:
+    """Status and JSON; everything but 200 must be a problem."""
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{gateway.url}{path}", **request) as response,
+    ):
+        body = await response.json(content_type=None)
+        if response.status != 200:
+            assert response.content_type == "application/problem+json"
+            assert body["status"] == response.status
+            assert body["instance"] == f"/{path}".split("?")[0]
+        return response.status, body
+
+
+def form(**fields: bytes) -> aiohttp.FormData:
+    data = aiohttp.FormData()
+    data.add_field("comment", "first, and no file")
+    for name, value in fields.items():
+        data.add_field(name, value, filename=f"{name}.jpg", content_type="image/jpeg")
+    return data
+
+
+@on_uvloop
+async def test_raw_body_and_form_are_answered_alike() -> None:
+    async with running_gateway() as gateway:
+        for body in (PICTURE, form(file=PICTURE), form(anything=PICTURE)):
+            status, answer = await post(gateway, "v1/infer/fake", data=body)
+            assert (status, answer["data"]) == (200, {"bytes": len(PICTURE)})
+            assert (answer["model"], answer["version"]) == ("fake", "1")
+            assert set(answer["timing"]) == {"queue", "batch", "prepare", "run", "interpret"}
+        assert gateway.engine.statistics().models[0].lanes == 0
+
+
+@on_uvloop
+async def test_annotated_picture_comes_back_when_a_picture_is_accepted() -> None:
+    async with running_gateway(AnnotatingEngine()) as gateway, aiohttp.ClientSession() as client:
+        url = f"{gateway.url}v1/infer/fake?annotate=blur"
+        headers = {"Accept": "image/jpeg"}
+        async with client.post(url, data=PICTURE, headers=headers) as response:
+            assert response.content_type == "image/jpeg"
+            assert await response.read() == b"annotated blur"
+        async with client.post(url, data=PICTURE) as response:
+            assert response.content_type == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "slug"),
+    [
+        ("v1/infer/none", PICTURE, 404, "unknown-model"),
+        ("v1/infer/fake", b"", 415, "unknown-codec"),
+        ("v1/infer/fake", b"no picture", 415, "unknown-codec"),
+        ("v1/infer/fake", PICTURE[:9], 422, "invalid-picture"),
+        ("v1/infer/fake", jpeg_header(65500, 65500), 413, "picture-too-large"),
+        ("v1/infer/fake", PICTURE + b"x" * 70_000, 413, "frame-too-large"),
+        ("v1/infer/fake?annotate=hats", PICTURE, 400, "unsupported-option"),
+        ("v1/infer/fake?deadline_ms=0", PICTURE, 400, "unsupported-option"),
+        ("v1/infer/fake?deadline_ms=soon", PICTURE, 400, "unsupported-option"),
+        ("v1/models", b"", 405, "method-not-allowed"),
+        ("nowhere", b"", 404, "not-found"),
+    ],
+    ids=lambda value: None if isinstance(value, str | int) else str(len(value)),
+)
+def test_bad_request_is_a_problem(path: str, body: bytes, status: int, slug: str) -> None:
+    @on_uvloop
+    async def run() -> None:
+        async with running_gateway(limits={"max_frame_bytes": 65536}) as gateway:
+            found, problem = await post(gateway, path, data=body)
+            assert (found, problem["type"]) == (status, f"urn:clawstream:problem:{slug}")
+
+    run()
+
+
+@on_uvloop
+async def test_malformed_forms_are_problems() -> None:
+    async with running_gateway() as gateway:
+        empty = aiohttp.FormData({"comment": "no file"}, default_to_multipart=True)
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        for request in (
+            {"data": empty},
+            {"data": b"garbage", "headers": headers},
+            {"data": b"--x\r\nbroken", "headers": headers},
+            {"data": PICTURE, "headers": {"Content-Type": "multipart/form-data"}},
+        ):
+            status, problem = await post(gateway, "v1/infer/fake", **request)
+            assert (status, problem["type"]) == (400, "urn:clawstream:problem:invalid-message")
+
+
+@on_uvloop
+async def test_engine_outcomes_are_problems() -> None:
+    engine = FakeEngine(respond=size_of)
+    async with running_gateway(engine) as gateway:
+        engine.fail_next(InvalidInput("cannot be decoded"))
+        status, problem = await post(gateway, "v1/infer/fake", data=PICTURE)
+        assert (status, problem["detail"]) == (422, "cannot be decoded")
+        engine.set_unavailable("circuit open")
+        status, problem = await post(gateway, "v1/infer/fake", data=PICTURE)
+        assert (status, problem["detail"]) == (503, "circuit open")
+        engine.set_unavailable(None)
+        engine.block()
+        path = "v1/infer/fake?deadline_ms=100"
+        started_at = asyncio.get_running_loop().time()
+        assert (await post(gateway, path, data=PICTURE))[0] == 504
+        assert asyncio.get_running_loop().time() - started_at < 0.5
+
+
+@on_uvloop
+async def test_slow_body_is_bounded_in_time() -> None:
+    async def trickle() -> Any:
+        for byte in PICTURE * 100:
+            yield bytes([byte])
+            await asyncio.sleep(0.02)
+
+    async with running_gateway(limits={"assembly_timeout_s": 0.2}) as gateway:
+        status, problem = await post(gateway, "v1/infer/fake", data=trickle())
+        assert (status, problem["type"]) == (408, "urn:clawstream:problem:timeout")
+
+
+@on_uvloop
+async def test_body_without_a_length_is_bounded_too() -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 8192
+
+    async with running_gateway(limits={"max_frame_bytes": 65536}) as gateway:
+        status, problem = await post(gateway, "v1/infer/fake", data=endless())
+        assert (status, problem["type"]) == (413, "urn:clawstream:problem:frame-too-large")
+
+
+@on_uvloop
+async def test_compressed_body_is_not_unpacked() -> None:
+    async with running_gateway() as gateway:
+        headers = {"Content-Encoding": "deflate"}
+        body = zlib.compress(PICTURE)
+        status, _ = await post(gateway, "v1/infer/fake", data=body, headers=headers)
+        assert status == 415
+
+
+@on_uvloop
+async def test_client_that_leaves_cancels_its_item() -> None:
+    engine = FakeEngine()
+    engine.block()
+    async with running_gateway(engine) as gateway:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(post(gateway, "v1/infer/fake", data=PICTURE), 0.2)
+        await wait_until(lambda: engine.statistics().models[0].cancelled == 1)
+        assert engine.statistics().models[0].lanes == 0
+
+
+@on_uvloop
+async def test_models_have_the_shape_of_openai_lists() -> None:
+    async with (
+        running_gateway(FakeEngine(("a", "b"))) as gateway,
+        aiohttp.ClientSession() as client,
+        client.get(f"{gateway.url}v1/models") as response,
+    ):
+        listed = await response.json()
+    assert listed["object"] == "list"
+    assert [(m["id"], m["object"], m["ready"]) for m in listed["data"]] == [
+        ("a", "model", True),
+        ("b", "model", True),
+    ]
+
+
+@on_uvloop
+async def test_metrics_can_be_parsed_and_count() -> None:
+    async with running_gateway() as gateway, aiohttp.ClientSession() as client:
+        await post(gateway, "v1/infer/fake", data=PICTURE)
+        async with client.get(f"{gateway.url}metrics") as response:
+            families = {f.name: f for f in text_string_to_metric_families(await response.text())}
+    (sample,) = families["clawstream_item_results"].samples
+    assert (sample.labels, sample.value) == ({"model": "fake"}, 1.0)
+    assert "process_open_fds" in families
+
+
+@on_uvloop
+async def test_page_is_served_strictly() -> None:
+    async with running_gateway() as gateway, aiohttp.ClientSession() as client:
+        async with client.get(gateway.url) as response:
+            assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+            assert response.headers["Cache-Control"] == "no-store"
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+        async with client.get(f"{gateway.url}js/client.js") as response:
+            assert response.headers["Content-Type"] == "text/javascript; charset=utf-8"
+        for path in ("js/__init__.py", "__init__.py", "js", "js/../__init__.py", "..%2fapp.py"):
+            async with client.get(gateway.url + path) as response:
+                assert response.status == 404, path
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@on_uvloop
+async def test_clips_come_from_the_store_in_ranges(tmp_path: Path) -> None:
+    name = next(item.name for item in ModelStore(tmp_path).list() if item.kind == "clip")
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / f"{name}.mp4").write_bytes(bytes(range(100)))
+    config = parse_config({"server": {"port": 0}})
+    gateway = Gateway(config, FakeEngine(), ModelStore(tmp_path))
+    await gateway.start()
+    async with aiohttp.ClientSession() as client:
+        url = f"{gateway.url}clips/{name}.mp4"
+        async with client.get(url, headers={"Range": "bytes=10-19"}) as response:
+            assert (response.status, response.content_type) == (206, "video/mp4")
+            assert await response.read() == bytes(range(10, 20))
+        async with client.get(url, headers={"Range": "bytes=500-"}) as response:
+            assert response.status == 416
+        for absent in ("clips/none.mp4", "clips/..%2f..%2fx.mp4"):
+            async with client.get(gateway.url + absent) as response:
+                assert response.status == 404
+    await gateway.aclose()

@@ -310,7 +310,7 @@ class Client:
     def _fail(self, error: ClientError) -> None:
         self._failure = error
         for stream in list(self._streams):
-            stream.on_failed(error)
+            stream.finish(error)
 
     def _tell(self, name: str, detail: str = "") -> None:
         logger.info("%s %s %s", self._address, name, detail)

@@ -228,7 +228,7 @@ class FrameStream:
             self._heard_at = time.monotonic()
             self._link.post(EndInput(stream=self._id))
             await self._until(lambda: self._is_finished)  # bounded by ``on_tick``
-        self._finish(None)
+        self.finish(None)
 
     # --- for the connection; every call returns at once --------------------------------------
 
@@ -255,11 +255,18 @@ class FrameStream:
         self._acks.reset()
         self._changed.set()
         if was_ending:
-            self._finish(None)
+            self.finish(None)
 
-    def on_failed(self, error: Exception) -> None:
-        """The connection will not come back."""
-        self._finish(error)
+    def finish(self, error: Exception | None) -> None:
+        """Nothing more will come; the first reason counts. Results that wait can still be read."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._failure = self._failure or error
+        self._owner.forget_stream(self)
+        self._changed.set()
+        if self._producer is not None and self._producer is not asyncio.current_task():
+            self._producer.cancel()
 
     def pause(self) -> None:
         """Send nothing until the next connection; answers are still welcome."""
@@ -275,10 +282,10 @@ class FrameStream:
             if now >= self._reopen_at:
                 self._owner.reopen_stream(self)
         elif self._state is StreamState.IDLE and silent_s > OPEN_TIMEOUT_S:
-            self._finish(StreamError("the server did not open the stream"))
+            self.finish(StreamError("the server did not open the stream"))
         elif self._state is StreamState.ENDING and silent_s > self._finish_timeout_s:
             self._ledger.abandon()
-            self._finish(StreamError("the server did not finish the stream"))
+            self.finish(StreamError("the server did not finish the stream"))
 
     def on_binary(self, message: BinaryMessage) -> None:
         """Keep an attachment until the result that names it, which is next."""
@@ -309,8 +316,6 @@ class FrameStream:
                 self._on_hint(message)
             case Closed():
                 self._on_closed(message)
-            case _:
-                pass  # nothing that concerns a stream of frames
         self._changed.set()
 
     def _on_result(self, message: ResultMessage, now: float) -> None:
@@ -342,7 +347,7 @@ class FrameStream:
             return
         refusal = StreamError(self._last_error, problem=message.problem)
         self._state = StreamState.CLOSED
-        self._finish(refusal)
+        self.finish(refusal)
 
     def _on_hint(self, message: Hint) -> None:
         if isinstance(message.max_fps, float):
@@ -355,7 +360,7 @@ class FrameStream:
         self._ledger.closed(message)
         self._tell("closed")
         reason = f"the server ended the stream: {self._last_error or 'no reason given'}"
-        self._finish(None if was_expected else StreamError(reason))
+        self.finish(None if was_expected else StreamError(reason))
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -364,17 +369,6 @@ class FrameStream:
             ack = self._acks.take(self._id)
             if ack is not None:
                 self._link.post(ack)
-
-    def _finish(self, error: Exception | None) -> None:
-        """Nothing more will come; the first reason counts. Results that wait can still be read."""
-        if self._is_finished:
-            return
-        self._is_finished = True
-        self._failure = self._failure or error
-        self._owner.forget_stream(self)
-        self._changed.set()
-        if self._producer is not None and self._producer is not asyncio.current_task():
-            self._producer.cancel()
 
     async def _shut(self) -> None:
         producer = self._producer
@@ -395,7 +389,7 @@ class FrameStream:
                     await self._until(lambda: self._is_finished)
             except TimeoutError:
                 self._ledger.abandon()
-        self._finish(None)
+        self.finish(None)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Several tasks may wait: each clears the event only before it waits itself."""

@@ -61,12 +61,16 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run ended; ``num_written`` counts the frames in ``out``."""
+    """How a run ended; ``num_written`` counts the frames in ``out``.
+
+    ``failure`` is why the connection or the stream ended before its source did.
+    """
 
     statistics: StreamStatistics
     seconds: float
     interrupted: bool
     num_written: int
+    failure: CommandError | None
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
     it runs, a terminal shows rate and latency on ``console``.
 
     Raises:
-        CommandError: no such source, no connection, or the gateway refused the stream.
+        CommandError: no such source, no connection, or nothing could be sent.
     """
     with _readable_client_errors(options):
         source = open_source(
@@ -115,24 +119,32 @@ async def _follow(
     """Take every result; the video is written between two results, in a thread."""
     meter = ResultMeter()
     num_written = 0
+    failure = None
     started = time.monotonic()
     with (
         _stopping(source, options.seconds) as stop,
         AnnotatedVideo(options.out) if options.out is not None else nullcontext() as video,
     ):
-        async with _watched(console, meter, stream.statistics, options.seconds):
-            async for result in stream:
-                meter.add(time.monotonic(), result.latency_s)
-                if listeners.on_result is not None:
-                    listeners.on_result(result)
-                if video is not None and result.annotated is not None:
-                    await asyncio.to_thread(video.add, result.annotated, result.t_us)
-                    num_written = video.num_frames
+        try:
+            with _readable_client_errors(options):
+                async with _watched(console, meter, stream.statistics, options.seconds):
+                    async for result in stream:
+                        meter.add(time.monotonic(), result.latency_s)
+                        if listeners.on_result is not None:
+                            listeners.on_result(result)
+                        if video is not None and result.annotated is not None:
+                            await asyncio.to_thread(video.add, result.annotated, result.t_us)
+                            num_written = video.num_frames
+        except CommandError as error:
+            if stream.statistics.sent == 0:
+                raise
+            failure = error  # what was sent has receipts that are worth a look
     return RunOutcome(
         statistics=stream.statistics,
         seconds=time.monotonic() - started,
         interrupted=stop.interrupted,
         num_written=num_written,
+        failure=failure,
     )
 
 

@@ -114,6 +114,8 @@ def finish(outcome: RunOutcome, options: RunOptions, console: Console, *, show_t
     if options.out is not None:
         written = f"{outcome.num_written} annotated frames in {options.out}"
         console.print(written, highlight=False, soft_wrap=True)
+    if outcome.failure is not None:
+        raise outcome.failure
     if not outcome.statistics.receipts_add_up:
         raise CommandError(ExitCode.FAILED, "the receipts do not add up")
     if outcome.interrupted:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from aiohttp import WSMsgType
@@ -59,6 +60,14 @@ class ConnectionSession(Protocol):
         """The connection is over; idempotent."""
 
 
+class Farewell(Enum):
+    """What the peer still gets to hear."""
+
+    CLOSE = "close"  # the fault, if there is one, and our close frame
+    REPLY = "reply"  # the answer to its own close frame
+    NONE = "none"  # nobody listens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """Why a connection ends. ``fault`` is told to the peer first; None: nothing to complain."""
@@ -66,14 +75,13 @@ class Ending:
     code: int
     reason: str
     fault: ConnectionFault | None = None
-    is_peers: bool = False  # the peer sent its close frame first
-    is_silent: bool = False  # there is nobody to say goodbye to
+    farewell: Farewell = Farewell.CLOSE
 
     def __str__(self) -> str:
         return f"code {int(self.code)}, {self.reason}"
 
 
-_LOST = Ending(code=ABNORMAL, reason="connection lost", is_silent=True)
+_LOST = Ending(code=ABNORMAL, reason="connection lost", farewell=Farewell.NONE)
 
 
 @dataclass(slots=True)
@@ -149,7 +157,7 @@ class Connection:
 
     def abort(self) -> None:
         """Drop the socket now."""
-        self.end(Ending(code=ABNORMAL, reason="aborted", is_silent=True))
+        self.end(Ending(code=ABNORMAL, reason="aborted", farewell=Farewell.NONE))
         self._socket.abort()
 
     async def run(self) -> Ending:
@@ -176,7 +184,7 @@ class Connection:
         ending = self._ending.result()
         self.session.close(str(ending))
         self._wake.set()
-        if ending.is_silent:
+        if ending.farewell is Farewell.NONE:
             return
         _, late = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
         if not late:
@@ -208,7 +216,7 @@ class Connection:
                 return
             if received.type is WSMsgType.CLOSE:
                 code = int(received.data) or NO_CODE
-                self.end(Ending(code=code, reason="closed by the client", is_peers=True))
+                self.end(Ending(code=code, reason="closed by the client", farewell=Farewell.REPLY))
                 return
             if not self._ending.done():
                 self._receive(received)
@@ -276,16 +284,18 @@ class Connection:
         except TimeoutError:
             # Nobody reads, so nobody can be told: the code is for the log and the metrics.
             code = CloseCode.SLOW_READER
-            self.end(Ending(code=code, reason="nothing was read in time", is_silent=True))
+            self.end(Ending(code=code, reason="nothing was read in time", farewell=Farewell.NONE))
 
     async def _say_goodbye(self, ending: Ending) -> None:
         """Bounded by ``_part``, which cancels it."""
-        if ending.is_silent:
+        if ending.farewell is Farewell.NONE:
             return
         if not self._socket.is_writable:
             await self._socket.wait_writable()
         if ending.fault is not None:
             await self._socket.send(WSMsgType.TEXT, encode(error_message(ending.fault)))
-        code = CloseCode.NORMAL if ending.is_peers else ending.code
-        await self._socket.send_close(code, "" if ending.is_peers else ending.reason)
+        if ending.farewell is Farewell.REPLY:
+            await self._socket.send_close(CloseCode.NORMAL, "")
+        else:
+            await self._socket.send_close(ending.code, ending.reason)
         await self._socket.wait_writable()

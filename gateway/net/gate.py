@@ -21,10 +21,6 @@ class Gate:
         self._keyring = keyring
         self._tickets = tickets
 
-    @property
-    def keyring(self) -> Keyring:
-        return self._keyring
-
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._origins.check(request.headers, request.scheme)

@@ -90,7 +90,7 @@ async def test_silent_server_is_given_up_at_the_deadline() -> None:
         started = time.monotonic()
         with pytest.raises(ConnectError, match="did not answer"):
             await enter(server.url)
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 3.0
 
 
 async def test_other_first_message_is_no_greeting() -> None:
@@ -199,7 +199,7 @@ async def test_server_that_stops_reading_does_not_hold_the_client() -> None:
             stream = client.stream_frames(source, model="m")
             with pytest.raises(ConnectError):
                 assert [result async for result in stream] == []
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 5.0
         server.peers[0].socket.transport.abort()
     assert stream.statistics.dropped["disconnected"] == stream.statistics.sent > 0
 

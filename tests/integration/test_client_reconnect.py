@@ -74,7 +74,7 @@ async def test_stream_survives_an_outage_and_drops_at_capture_meanwhile() -> Non
     statistics = stream.statistics
     assert result.seq >= 1
     assert statistics.dropped["disconnected"] >= 1
-    assert statistics.dropped_at_capture >= 20
+    assert statistics.dropped_at_capture >= 5
     assert statistics.receipts_add_up
     assert time.monotonic() - result.captured_at < 2.0  # nothing waited through the outage
 
@@ -82,14 +82,16 @@ async def test_stream_survives_an_outage_and_drops_at_capture_meanwhile() -> Non
 async def test_server_that_does_not_come_back_is_given_up() -> None:
     server = StreamServer()
     server.answer = break_off
-    async with stream_server(server) as listening:
-        async with quick(server.url, give_up_after_s=0.3) as client:
-            reading = asyncio.create_task(anext(aiter(endless(client))))
-            await server.frame_arrived.wait()
-            listening.close(close_connections=False)
-            with pytest.raises(ConnectError, match="cannot reach"):
-                await asyncio.wait_for(reading, 5.0)
-            assert not client.is_connected
+    async with (
+        stream_server(server) as listening,
+        quick(server.url, give_up_after_s=0.3) as client,
+    ):
+        reading = asyncio.create_task(anext(aiter(endless(client))))
+        await server.frame_arrived.wait()
+        listening.close(close_connections=False)
+        with pytest.raises(ConnectError, match="cannot reach"):
+            await asyncio.wait_for(reading, 5.0)
+        assert not client.is_connected
 
 
 async def test_key_that_is_no_longer_good_ends_the_attempts() -> None:

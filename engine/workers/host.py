@@ -151,6 +151,8 @@ class WorkerHost:
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         name = f"worker-host-{self._launch.start.manifest.name}-{self.index}"
         self._task = asyncio.create_task(self._supervise(first), name=name)
+        # Not in the task: cancelled before its first step, it would tell nobody.
+        self._task.add_done_callback(lambda _: _refuse(first))
         try:
             await first
         finally:
@@ -205,8 +207,6 @@ class WorkerHost:
             reason = self.reason = "internal error in its supervisor"
         finally:
             self._advance(Event.CLOSE)
-            if not first.done():
-                first.set_exception(Unavailable("closed while starting"))
             self._report_death(reason)
 
     async def _run_worker(self, first: asyncio.Future[None]) -> str:
@@ -321,3 +321,8 @@ class WorkerHost:
             self._loaded.set_result(message)
         else:
             self._loaded.set_exception(StartupError(message.detail))
+
+
+def _refuse(first: asyncio.Future[None]) -> None:
+    if not first.done():
+        first.set_exception(Unavailable("closed while starting"))

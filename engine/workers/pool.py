@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from engine.batching.executor import ExecutorEvents, Work
 from engine.config import ModelConfig
-from engine.errors import InternalError, InvalidInput, StartupError
+from engine.errors import InternalError, InvalidInput, StartupError, Unavailable
 from engine.manifest import Manifest
 from engine.types import Failed, Result, Timing
 from engine.workers.child import Launch
@@ -21,6 +22,14 @@ from engine.workers.slab import Extent, Slab, Span, extent_bytes
 logger = logging.getLogger(__name__)
 
 MAX_META_BYTES = 64 * 1024  # meta and options of one item together
+
+
+class Phase(Enum):
+    """Life of a pool; events are reported while it is ``SERVING``, answers and losses always."""
+
+    NEW = "new"
+    SERVING = "serving"
+    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +67,7 @@ class WorkerPool:
         self._warmup_run_s: dict[int, float] = {}
         self._providers: tuple[str, ...] = ()
         self._is_short = False  # the last dispatch found the slab full
-        self._is_serving = False
+        self._phase = Phase.NEW
 
     @property
     def free_slots(self) -> int:
@@ -80,6 +89,8 @@ class WorkerPool:
                 everything is cleaned up.
             Unavailable: closed meanwhile.
         """
+        if self._phase is not Phase.NEW:
+            raise Unavailable("closed before it started")
         self._slab = self._open_slab()
         launch = Launch(start=self._start_message(), slab_fd=self._slab.fd)
         self._hosts = tuple(
@@ -99,7 +110,7 @@ class WorkerPool:
             for start in starts:
                 start.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
-        self._is_serving = True
+        self._phase = Phase.SERVING
         self.on_room()
 
     def dispatch(self, batch: Sequence[Work], *, alone: bool = False) -> int:
@@ -161,7 +172,7 @@ class WorkerPool:
 
         What is still unanswered then is reported lost. Idempotent.
         """
-        self._is_serving = False
+        self._phase = Phase.CLOSED
         closing = [asyncio.create_task(host.aclose(deadline)) for host in self._hosts]
         if closing:
             await asyncio.wait(closing)
@@ -180,7 +191,7 @@ class WorkerPool:
         self.on_room()
 
     def on_room(self) -> None:
-        if self._is_serving and self.free_slots > 0:
+        if self._phase is Phase.SERVING and self.free_slots > 0:
             self._is_short = False
             self._events.on_room()
 
@@ -201,7 +212,7 @@ class WorkerPool:
         if keys:
             self._events.on_lost(keys, reason)
         gone = (HostState.OPEN, HostState.PROBING, HostState.CLOSED)
-        if self._is_serving and all(host.state in gone for host in self._hosts):
+        if self._phase is Phase.SERVING and all(host.state in gone for host in self._hosts):
             self._events.on_unavailable(self.statistics().reason)
 
     # helpers

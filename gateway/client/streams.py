@@ -205,8 +205,7 @@ class FrameStream:
 
     async def _send(self, frame: CapturedFrame) -> None:
         link, stream = self._link, self._id
-        assert link is not None
-        assert stream is not None
+        assert link is not None and stream is not None, "checked by _can_send"  # noqa: PT018
         seq, self._next_seq = self._next_seq, self._next_seq + 1
         header = FrameHeader(type=MessageType.FRAME, stream=stream, seq=seq, t_us=frame.t_us)
         room = link.welcome.limits.max_message_bytes - codec.HEADER_BYTES
@@ -345,9 +344,8 @@ class FrameStream:
             delay_s = told_ms / 1000 if isinstance(told_ms, int) else REOPEN_DELAY_S
             self._reopen_at = self._heard_at + delay_s
             return
-        refusal = StreamError(self._last_error, problem=message.problem)
         self._state = StreamState.CLOSED
-        self.finish(refusal)
+        self.finish(StreamError(self._last_error, problem=message.problem))
 
     def _on_hint(self, message: Hint) -> None:
         if isinstance(message.max_fps, float):

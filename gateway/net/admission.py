@@ -82,7 +82,7 @@ class ConnectionTable:
         finally:
             self._connections.discard(connection)
             self._past.add(connection.traffic)
-            self._closed[connection.code] += 1
+            self._closed[int(connection.code)] += 1
             logger.debug("%s over: %s", connection.name, connection.traffic)
             if not self._connections:
                 self._empty.set()

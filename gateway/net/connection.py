@@ -136,11 +136,6 @@ class Connection:
         return self._ending.result().code if self._ending.done() else ABNORMAL
 
     @property
-    def reason(self) -> str:
-        """Why it ends, in a word or two; empty before."""
-        return self._ending.result().reason if self._ending.done() else ""
-
-    @property
     def is_idle(self) -> bool:
         """Whether everything accepted is answered, and everything said is sent."""
         return self._ending.done() or (self.session.is_idle and self._outbox.is_empty)
@@ -172,10 +167,10 @@ class Connection:
             await self._part(tasks)
         finally:
             self.end(_LOST)
-            self.session.close(str(self._ending.result()))
             self._socket.abort()
             for task in tasks:
                 task.cancel()
+            self.session.close(str(self._ending.result()))
             await asyncio.wait(tasks)
         return self._ending.result()
 
@@ -197,7 +192,7 @@ class Connection:
         except PeerGone:
             self.end(_LOST)
         except Exception:
-            logger.exception("connection %s failed", self.name)
+            logger.exception("%s failed", self.name)
             self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
 
     # --- reader

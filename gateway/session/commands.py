@@ -8,10 +8,11 @@ from engine.base import Engine
 from engine.errors import EngineError
 from gateway.config import LimitsConfig, StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error
-from gateway.session.deliver import Deliver, stream_error
+from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import FrameStream, StreamTable
 from gateway.session.ingest import Ingest
 from gateway.session.options import read_settings
+from gateway.session.receipts import stream_error
 from gateway.session.registry import SessionRegistry
 from gateway.wire.codec import UnexpectedMessage
 from gateway.wire.messages import Ack, Cancel, Close, EndInput, Open, Prompt

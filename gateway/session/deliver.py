@@ -9,47 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-from msgspec import UNSET
-
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Progress, Result
 from gateway.errors import (
     CloseCode,
     ConnectionFault,
     ProblemKind,
     RequestProblem,
-    error_message,
     from_engine_error,
 )
 from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream, StreamTable
-from gateway.stream.entries import DropRange, Entry, Outgoing, OutgoingKind, ResultGroup, StreamText
-from gateway.stream.outbox import Outbox, OutboxFull
-from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
-from gateway.wire.messages import (
-    MAX_TEXT_BYTES,
-    AttachmentRef,
-    Closed,
-    Credit,
-    CreditGrant,
-    ErrorMessage,
-    Opened,
-    ResultMessage,
-    ResultTiming,
-    ServerMessage,
+from gateway.session.receipts import (
+    closed_entry,
+    drop_entry,
+    error_entry,
+    opened_entry,
+    result_group,
 )
+from gateway.stream.entries import Entry, Outgoing, OutgoingKind
+from gateway.stream.outbox import Outbox, OutboxFull
+from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerMessage
 from gateway.wire.protocol import StreamEvent, StreamState
-
-
-def stream_error(
-    problem: RequestProblem, stream: int, *, seq: int | None = None, prompt_id: str | None = None
-) -> ErrorMessage:
-    """The ``error`` that tells a refusal on a stream, of a frame or of a prompt."""
-    return msgspec.structs.replace(
-        error_message(problem),
-        stream=stream,
-        seq=UNSET if seq is None else seq,
-        id=UNSET if prompt_id is None else prompt_id,
-    )
 
 
 class Deliver:
@@ -99,14 +78,12 @@ class Deliver:
         self._outbox.open_stream(
             stream.id, weight=settings.lane.weight, keeps_late=settings.is_lossless
         )
-        credit = CreditGrant(**stream.credit.grant._asdict())
-        opened = encode(Opened(stream=stream.id, credit=credit))
-        self._put(stream, StreamText(kind=OutgoingKind.STREAM, text=opened))
+        self._put(stream, opened_entry(stream))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
         stream.tally.count_refused()
-        self._put_error(stream, seq, problem, stream.take_arrived_bytes())
+        self._put(stream, error_entry(stream, seq, problem, stream.take_arrived_bytes()))
 
     # --- answering accepted frames
 
@@ -120,6 +97,7 @@ class Deliver:
                 frame.state = FrameState.HELD
                 frame.completed_at = self._now()
                 self._release(stream, stream.sequencer.complete(seq, event))
+                self._finish_if_done(stream)
             case Dropped(reason):
                 self.drop(stream, frame, reason)
             case Failed(error):
@@ -133,15 +111,7 @@ class Deliver:
         """Answer a frame whose result is not queued: it is given up."""
         del stream.frames[frame.seq]
         stream.tally.count_dropped(reason)
-        entry = DropRange(
-            reason=reason,
-            first_seq=frame.seq,
-            last_seq=frame.seq,
-            first_ordinal=frame.ordinal,
-            last_ordinal=frame.ordinal,
-            credit_bytes=frame.credit_bytes,
-        )
-        self._put(stream, entry)
+        self._put(stream, drop_entry(frame, reason))
         self._release(stream, stream.sequencer.vacate(frame.seq))
         self._finish_if_done(stream)
 
@@ -229,71 +199,28 @@ class Deliver:
     def _release(self, stream: FrameStream, released: list[tuple[int, Result]]) -> None:
         for seq, result in released:
             frame = stream.frames[seq]
-            text = encode(self._result_message(stream, frame, result))
-            if len(text) > MAX_TEXT_BYTES:
-                detail = f"the result of {len(text)} bytes exceeds {MAX_TEXT_BYTES}"
+            group = result_group(stream, frame, result, self._now())
+            if len(group.text) > MAX_TEXT_BYTES:
+                detail = f"the result of {len(group.text)} bytes exceeds {MAX_TEXT_BYTES}"
                 problem = RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
                 self._answer_error(stream, frame, problem)
-                continue
-            frame.state = FrameState.QUEUED
-            self._put(stream, _group(stream, frame, result, text))
-
-    def _result_message(
-        self, stream: FrameStream, frame: AcceptedFrame, result: Result
-    ) -> ResultMessage:
-        timing = result.timing
-        attachments = [
-            AttachmentRef(kind=attachment.kind.value, bytes=len(attachment.payload))
-            for attachment in result.attachments
-        ]
-        return ResultMessage(
-            stream=stream.id,
-            seq=frame.seq,
-            t_us=frame.t_us,
-            model=result.model,
-            version=result.version,
-            data=msgspec.Raw(result.data),
-            attachments=attachments or UNSET,
-            timing=ResultTiming(
-                received_us=int(frame.received_at * 1e6),
-                queue=timing.queue,
-                batch=timing.batch,
-                prepare=timing.prepare,
-                run=timing.run,
-                interpret=timing.interpret,
-                order=int((self._now() - frame.completed_at) * 1e6),
-            ),
-        )
+            else:
+                frame.state = FrameState.QUEUED
+                self._put(stream, group)
 
     def _answer_error(
         self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem
     ) -> None:
         del stream.frames[frame.seq]
         stream.tally.count_error()
-        self._put_error(stream, frame.seq, problem, frame.credit_bytes)
-
-    def _put_error(
-        self, stream: FrameStream, seq: int, problem: RequestProblem, credit_bytes: int
-    ) -> None:
-        text = encode(stream_error(problem, stream.id, seq=seq))
-        entry = StreamText(kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes)
-        self._put(stream, entry)
+        self._put(stream, error_entry(stream, frame.seq, problem, frame.credit_bytes))
 
     def _finish_if_done(self, stream: FrameStream) -> None:
         if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.frames:
             return
         stream.advance(StreamEvent.FINISHED)
         stream.lane.close()
-        tally = stream.tally
-        closed = Closed(
-            stream=stream.id,
-            accepted=tally.accepted,
-            results=tally.results,
-            dropped=tally.num_dropped,
-            errors=tally.errors,
-            cancelled=tally.cancelled,
-        )
-        self._put(stream, StreamText(kind=OutgoingKind.CLOSED, text=encode(closed)))
+        self._put(stream, closed_entry(stream))
 
     def _put(self, stream: FrameStream, entry: Entry) -> None:
         try:
@@ -304,23 +231,3 @@ class Deliver:
     def _fail_slow_reader(self, error: OutboxFull) -> None:
         fault = ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, str(error))
         self._on_fault(fault)
-
-
-def _group(stream: FrameStream, frame: AcceptedFrame, result: Result, text: bytes) -> ResultGroup:
-    pieces: list[bytes] = []
-    for attachment in result.attachments:
-        header = FrameHeader(
-            type=MessageType(attachment.kind.value),
-            stream=stream.id,
-            seq=frame.seq,
-            t_us=frame.t_us,
-        )
-        pieces += split_binary(header, attachment.payload, attachment.meta)
-    return ResultGroup(
-        seq=frame.seq,
-        ordinal=frame.ordinal,
-        deadline=frame.deadline,
-        credit_bytes=frame.credit_bytes,
-        pieces=tuple(pieces),
-        text=text,
-    )

@@ -1,7 +1,8 @@
 """Admission: from a binary message to a frame in its lane, or to the reason why not.
 
 The order of the checks is the protocol's: open stream, rising ``seq``, credit, type, size, codec
-and picture header. Nothing is decoded, nothing waits.
+and picture header. Nothing is decoded, nothing waits. A frame arrives with its last piece: that is
+when its deadline begins.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from gateway.errors import (
     RequestProblem,
     from_engine_error,
 )
-from gateway.session.deliver import Deliver, stream_error
+from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import AcceptedFrame, FrameStream, StreamTable
+from gateway.session.receipts import stream_error
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
 from gateway.wire.codec import BinaryMessage, MessageType, UnexpectedMessage
 from gateway.wire.messages import StreamKind

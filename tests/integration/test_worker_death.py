@@ -172,6 +172,14 @@ async def test_closing_while_a_worker_starts_leaves_nothing(delay_s: float) -> N
             await start
 
 
+async def test_a_pool_that_was_closed_does_not_start() -> None:
+    with nothing_left():
+        pool, _ = make_pool()
+        await pool.aclose(asyncio.get_running_loop().time())
+        with pytest.raises(Unavailable):
+            await pool.start()
+
+
 async def test_cancelling_the_start_leaves_nothing() -> None:
     with nothing_left():
         pool, _ = make_pool(options={"start": "hang"})

@@ -138,6 +138,7 @@ class Walk:
                     a_result(),
                     a_result(),
                     a_result(attachments=[picture]),
+                    a_result(b'"%s"' % (b"x" * 70_000)),
                     Dropped(DropReason.DEADLINE),
                     Failed(InvalidInput("broken")),
                 ]
@@ -206,7 +207,7 @@ class Walk:
                 for seq in covered:
                     book.answer(seq, "cancelled" if reason == "cancelled" else "dropped")
             case ErrorMessage(stream=int(stream), seq=int(seq), problem=problem):
-                is_accepted = problem.type.endswith(("invalid-input", "unavailable"))
+                is_accepted = problem.type.endswith(("-input", "unavailable", "limit-exceeded"))
                 self.books[stream].answer(seq, "errors" if is_accepted else "refused")
             case Closed() as closed:
                 self.check_closed(closed)

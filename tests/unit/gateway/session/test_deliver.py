@@ -293,3 +293,12 @@ def test_closed_counts_results_that_came_too_late_to_be_sent() -> None:
     drop, closed = client.receive()
     assert isinstance(drop, Drop)
     assert closed == Closed(stream=1, accepted=2, results=0, dropped=2, errors=0, cancelled=0)
+
+
+def test_a_stream_whose_last_result_is_too_large_closes() -> None:
+    client, lane = a_stream(1)
+    client.send(EndInput(stream=1))
+    lane.answer(0, a_result(msgspec.json.encode("x" * 70_000)))
+    error, closed = client.receive()
+    assert isinstance(error, ErrorMessage)
+    assert closed == Closed(stream=1, accepted=1, results=0, dropped=0, errors=1, cancelled=0)

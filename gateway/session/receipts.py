@@ -1,0 +1,125 @@
+"""What receipts look like on the wire: results with their attachments, drops, errors, totals."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from engine.types import DropReason, Result
+from gateway.errors import RequestProblem, error_message
+from gateway.session.frame_stream import AcceptedFrame, FrameStream
+from gateway.stream.entries import DropRange, OutgoingKind, ResultGroup, StreamText
+from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
+from gateway.wire.messages import (
+    AttachmentRef,
+    Closed,
+    CreditGrant,
+    ErrorMessage,
+    Opened,
+    ResultMessage,
+    ResultTiming,
+)
+
+
+def stream_error(
+    problem: RequestProblem, stream: int, *, seq: int | None = None, prompt_id: str | None = None
+) -> ErrorMessage:
+    """The ``error`` that tells a refusal on a stream, of a frame or of a prompt."""
+    return msgspec.structs.replace(
+        error_message(problem),
+        stream=stream,
+        seq=UNSET if seq is None else seq,
+        id=UNSET if prompt_id is None else prompt_id,
+    )
+
+
+def opened_entry(stream: FrameStream) -> StreamText:
+    """The stream exists and has its first credit."""
+    credit = CreditGrant(**stream.credit.grant._asdict())
+    text = encode(Opened(stream=stream.id, credit=credit))
+    return StreamText(kind=OutgoingKind.STREAM, text=text)
+
+
+def error_entry(
+    stream: FrameStream, seq: int, problem: RequestProblem, credit_bytes: int
+) -> StreamText:
+    """A frame failed or is refused; ``credit_bytes`` come back to the client with this."""
+    text = encode(stream_error(problem, stream.id, seq=seq))
+    return StreamText(kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes)
+
+
+def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
+    """The frame is given up."""
+    return DropRange(
+        reason=reason,
+        first_seq=frame.seq,
+        last_seq=frame.seq,
+        first_ordinal=frame.ordinal,
+        last_ordinal=frame.ordinal,
+        credit_bytes=frame.credit_bytes,
+    )
+
+
+def closed_entry(stream: FrameStream) -> StreamText:
+    """The stream's totals; nothing is in flight any more."""
+    tally = stream.tally
+    closed = Closed(
+        stream=stream.id,
+        accepted=tally.accepted,
+        results=tally.results,
+        dropped=tally.num_dropped,
+        errors=tally.errors,
+        cancelled=tally.cancelled,
+    )
+    return StreamText(kind=OutgoingKind.CLOSED, text=encode(closed))
+
+
+def result_group(
+    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float
+) -> ResultGroup:
+    """The frame's result, released by the sequencer ``now``, with its attachments in pieces."""
+    pieces: list[bytes] = []
+    for attachment in result.attachments:
+        header = FrameHeader(
+            type=MessageType(attachment.kind.value),
+            stream=stream.id,
+            seq=frame.seq,
+            t_us=frame.t_us,
+        )
+        pieces += split_binary(header, attachment.payload, attachment.meta)
+    return ResultGroup(
+        seq=frame.seq,
+        ordinal=frame.ordinal,
+        deadline=frame.deadline,
+        credit_bytes=frame.credit_bytes,
+        pieces=tuple(pieces),
+        text=encode(_result_message(stream, frame, result, now)),
+    )
+
+
+def _result_message(
+    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float
+) -> ResultMessage:
+    timing = result.timing
+    attachments = [
+        AttachmentRef(kind=attachment.kind.value, bytes=len(attachment.payload))
+        for attachment in result.attachments
+    ]
+    return ResultMessage(
+        stream=stream.id,
+        seq=frame.seq,
+        t_us=frame.t_us,
+        model=result.model,
+        version=result.version,
+        data=msgspec.Raw(result.data),
+        attachments=attachments or UNSET,
+        timing=ResultTiming(
+            received_us=int(frame.received_at * 1e6),
+            queue=timing.queue,
+            batch=timing.batch,
+            prepare=timing.prepare,
+            run=timing.run,
+            interpret=timing.interpret,
+            order=int((now - frame.completed_at) * 1e6),
+        ),
+    )

@@ -20,6 +20,8 @@ import struct
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
+import numpy as np
+
 ALIGNMENT = 64  # bytes; a cache line
 HEADER = struct.Struct("<Q")  # generation; padded to ALIGNMENT so that payloads are aligned
 HEADER_BYTES = ALIGNMENT
@@ -176,15 +178,20 @@ class SlabReader:
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ)
         self._view = memoryview(self._map)
+        self._bytes = np.frombuffer(self._map, np.uint8)
 
     def is_valid(self, span: Span) -> bool:
         """Whether the extent still belongs to the item that ``span`` was written for."""
         return bool(HEADER.unpack_from(self._view, span.offset)[0] == span.generation)
 
     def payload(self, span: Span) -> memoryview:
-        """The payload itself, not a copy."""
+        """The payload itself, not a copy.
+
+        Its ``obj`` is an array of its own, which lives exactly as long as any view of the payload:
+        a weak reference to it tells whether somebody kept one.
+        """
         start = span.offset + HEADER_BYTES
-        return self._view[start : start + span.payload_bytes]
+        return memoryview(self._bytes[start : start + span.payload_bytes])
 
     def meta(self, span: Span) -> bytes:
         start = span.offset + HEADER_BYTES + span.payload_bytes

@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Queue
@@ -138,12 +139,12 @@ class Stages:
         self._check_span(item)
         item.options = self._slab.options(span)
         payload = self._slab.payload(span)
+        owner = weakref.ref(payload.obj)
         item.prepared = self._pipeline.prepare(payload, self._slab.meta(span), item.options)
         self._check_span(item)
-        try:
-            payload.release()
-        except BufferError:
-            raise RuntimeError("prepare kept a reference to its payload: copy the data") from None
+        del payload
+        if owner() is not None:  # it would soon read another item's bytes
+            raise RuntimeError("prepare kept a reference to its payload: copy the data")
         item.prepare_us = _us_since(began)
 
     def _check_span(self, item: _Item) -> None:

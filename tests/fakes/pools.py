@@ -101,7 +101,7 @@ async def running_pool(
             await pool.aclose(asyncio.get_running_loop().time() + 1.0)
 
 
-class nothing_left:  # noqa: N801 - used like a function
+class nothing_left:
     """Assert that the block leaves no child process and no descriptor."""
 
     def __enter__(self) -> None:

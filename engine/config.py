@@ -45,8 +45,70 @@ class ModelConfig:
             )
 
 
-def _at_least(config: ModelConfig, bound: int, *names: str) -> None:
+def _at_least(config: ModelConfig | LlmConfig, bound: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value < bound:
             raise ValueError(f"{name} must be >= {bound}, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmConfig:
+    """How a language model is served; names as in the field. Times in milliseconds where named.
+
+    ``weights`` is ``auto`` (int8 on CPU, bf16 on CUDA), ``fp32``, ``bf16`` or ``int8``.
+    ``kv_cache_bytes`` = 0 takes ``kv_memory_fraction`` of the memory that is free after loading.
+    ``max_step_ms`` caps a step while others decode; ``min_chunk_tokens`` of prefill always go
+    along; ``max_wait_ms`` is the ageing bound of the lowest class. ``min_rate`` (tokens/s, 0 =
+    off) caps how many sequences run at once. ``preempt_ratio`` is the share of slots that more
+    urgent requests may take from running ones per ``scheduler_interval`` milliseconds, and a
+    sequence is preempted at most ``max_preemptions`` times.
+    """
+
+    device: str = "auto"
+    weights: str = "auto"
+    threads: int = 0
+    max_batch_size: int = 32
+    preempt_ratio: float = 0.3
+    scheduler_interval: float = 50.0
+    cache_block_size: int = 16
+    max_seq_length: int = 4096
+    fused_attention: bool = True
+    zero_copy_fallback: bool = True
+    kv_memory_fraction: float = 0.4
+    kv_cache_bytes: int = 0
+    prefix_cache: bool = True
+    max_step_ms: float = 50.0
+    min_chunk_tokens: int = 16
+    max_wait_ms: float = 10_000.0
+    min_rate: float = 0.0
+    max_preemptions: int = 3
+    speculative_tokens: int = 4  # 0 = off
+    max_waiting: int = 1024
+    max_prompt_bytes: int = 1024 * 1024
+    start_timeout_s: float = 300.0
+    stall_timeout_s: float = 60.0
+    max_restarts: int = 10
+    restart_window_s: float = 60.0
+    content_filter: tuple[str, ...] = ()  # regular expressions
+    content_filter_action: str = "redact"  # redact | end
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_batch_size", "cache_block_size", "max_seq_length")
+        _at_least(self, 1, "min_chunk_tokens", "max_waiting", "max_prompt_bytes")
+        _at_least(self, 0, "threads", "kv_cache_bytes", "min_rate", "max_preemptions")
+        _at_least(self, 0, "speculative_tokens")
+        if self.weights not in ("auto", "fp32", "bf16", "int8"):
+            raise ValueError(f"weights must be auto, fp32, bf16 or int8, got {self.weights!r}")
+        if not 0.0 <= self.preempt_ratio <= 1.0:
+            raise ValueError(f"preempt_ratio must be in 0..1, got {self.preempt_ratio}")
+        if not 0.0 < self.kv_memory_fraction <= 0.95:
+            got = self.kv_memory_fraction
+            raise ValueError(f"kv_memory_fraction must be above 0 and at most 0.95, got {got}")
+        for name in ("scheduler_interval", "max_step_ms", "max_wait_ms", "start_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        if self.content_filter_action not in ("redact", "end"):
+            raise ValueError(
+                f"content_filter_action must be redact or end, got {self.content_filter_action!r}"
+            )

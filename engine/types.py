@@ -149,9 +149,13 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Part of an answer (tokens); any number may precede the outcome."""
+    """Part of an answer: the text that one generated token made visible.
 
-    data: bytes
+    One per token; ``text`` is empty while bytes of a character, or what may become a stop string,
+    are held back.
+    """
+
+    text: str
 
 
 Outcome = Result | Dropped | Failed | Cancelled

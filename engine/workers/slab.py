@@ -7,8 +7,8 @@ are noticed and never mistaken for the item's own.
 
 Why not ``multiprocessing.shared_memory``: its resource tracker unlinks the segment when any
 process of the tree dies, and names stay behind after a kill. A memory file has no name, goes with
-its last descriptor, and ``posix_fallocate`` fails here and now when memory is short, where a
-sparse segment would raise SIGBUS at the first touch.
+its last descriptor, and ``posix_fallocate`` takes its pages at the start: a sparse segment would
+raise SIGBUS at the first touch that finds no memory.
 """
 
 from __future__ import annotations
@@ -177,12 +177,11 @@ class SlabReader:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ)
-        self._view = memoryview(self._map)
         self._bytes = np.frombuffer(self._map, np.uint8)
 
     def is_valid(self, span: Span) -> bool:
         """Whether the extent still belongs to the item that ``span`` was written for."""
-        return bool(HEADER.unpack_from(self._view, span.offset)[0] == span.generation)
+        return bool(HEADER.unpack_from(self._map, span.offset)[0] == span.generation)
 
     def payload(self, span: Span) -> memoryview:
         """The payload itself, not a copy.
@@ -191,12 +190,12 @@ class SlabReader:
         a weak reference to it tells whether somebody kept one.
         """
         start = span.offset + HEADER_BYTES
-        return memoryview(self._bytes[start : start + span.payload_bytes])
+        return self._bytes[start : start + span.payload_bytes].data
 
     def meta(self, span: Span) -> bytes:
         start = span.offset + HEADER_BYTES + span.payload_bytes
-        return bytes(self._view[start : start + span.meta_bytes])
+        return self._map[start : start + span.meta_bytes]
 
     def options(self, span: Span) -> bytes:
         start = span.offset + HEADER_BYTES + span.payload_bytes + span.meta_bytes
-        return bytes(self._view[start : start + span.options_bytes])
+        return self._map[start : start + span.options_bytes]

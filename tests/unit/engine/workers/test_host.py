@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.workers.child import describe_exit, worker_environment
+from engine.workers.host import TRANSITIONS, Event, HostState
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("state", HostState)
+def test_every_state_can_be_closed(state: HostState) -> None:
+    assert TRANSITIONS[state, Event.CLOSE] is HostState.CLOSED
+
+
+def test_nothing_leads_out_of_closed() -> None:
+    assert {event for state, event in TRANSITIONS if state is HostState.CLOSED} == {Event.CLOSE}
+
+
+def test_every_state_can_be_reached() -> None:
+    assert set(TRANSITIONS.values()) | {HostState.NEW} == set(HostState)
+
+
+def test_only_a_probe_closes_an_open_circuit() -> None:
+    ways = {next_ for (state, _), next_ in TRANSITIONS.items() if state is HostState.OPEN}
+    assert ways == {HostState.PROBING, HostState.CLOSED}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exited with code 0"),
+        (70, "exited with code 70"),
+        (-9, "was killed by SIGKILL"),
+        (-11, "was killed by SIGSEGV"),
+        (-40, "was killed by signal 40"),
+    ],
+)
+def test_an_exit_is_described_in_words(code: int, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+def test_the_environment_silences_telemetry_and_hidden_thread_pools() -> None:
+    environment = worker_environment(3)
+    assert environment["ORT_DISABLE_TELEMETRY"] == "1"
+    assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
+    assert environment["CLAWSTREAM_WORKER"] == "3"
+    assert "" not in environment["PYTHONPATH"].split(":")

@@ -1,0 +1,155 @@
+"""The stages on real threads and a real slab, with a list in place of the control socket."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.errors import InvalidInput
+from engine.pipeline import Output
+from engine.workers.channel import LENGTH
+from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
+from engine.workers.slab import Slab, SlabReader
+from engine.workers.stages import Stages
+from tests.fakes.pipelines import Echo
+
+pytestmark = pytest.mark.unit
+
+
+class Harness:
+    """Writes items, runs the stages to the end, and keeps what they sent."""
+
+    def __init__(self, pipeline: Echo, *, prepare_threads: int = 1, limit: int = 1000) -> None:
+        self.slab = Slab(1 << 16)
+        self.sent: list[Up] = []
+        self.stages = Stages(
+            pipeline,
+            SlabReader(self.slab.fd),
+            self._send,
+            max_batch_size=4,
+            prefetch_count=1,
+            prepare_threads=prepare_threads,
+            max_output_bytes=limit,
+        )
+        self._num_batches = 0
+        self._keys = 0
+
+    def batch(self, *payloads: bytes) -> RunBatch:
+        self._num_batches += 1
+        tasks = []
+        for payload in payloads:
+            written = self.slab.try_write(payload, b"", b"")
+            assert written is not None
+            tasks.append(Task(self._keys, written[1]))
+            self._keys += 1
+        return RunBatch(self._num_batches, tuple(tasks))
+
+    def run(self, *batches: RunBatch) -> list[Up]:
+        reader = threading.Thread(target=self._read, args=(batches,))
+        reader.start()
+        self.stages.run()
+        reader.join()
+        self.slab.close()
+        return self.sent
+
+    def _read(self, batches: Sequence[RunBatch]) -> None:
+        for batch in batches:
+            self.stages.submit(batch)
+        self.stages.finish()
+
+    def _send(self, encoded: bytes) -> None:
+        self.sent.append(msgspec.msgpack.decode(encoded[LENGTH.size :], type=Up))
+
+
+class Faulty(Echo):
+    """``run`` raises when ``is_bad`` likes one of the payload sums."""
+
+    def __init__(self, is_bad: Callable[[int], bool]) -> None:
+        self.is_bad = is_bad
+        self.runs: list[int] = []
+
+    def run(self, batch: Sequence[Any]) -> Sequence[Any]:
+        self.runs.append(len(batch))
+        if any(self.is_bad(item["sum"]) for item in batch):
+            raise RuntimeError("bad item")
+        return list(batch)
+
+
+def test_batches_are_answered_in_order_with_their_size() -> None:
+    harness = Harness(Echo(), prepare_threads=3)
+    batches = [harness.batch(bytes([n]), bytes([n, n])) for n in range(20)]
+    sent = harness.run(*batches)
+    assert [each.batch for each in sent if isinstance(each, BatchRan)] == list(range(1, 21))
+    done = [each for each in sent if isinstance(each, ItemDone)]
+    assert [each.key for each in done] == list(range(40))
+    assert [json.loads(each.data)["sum"] for each in done[:4]] == [0, 0, 1, 2]
+    assert {each.batch_size for each in done} == {2}
+
+
+def test_one_item_that_breaks_a_batch_fails_alone() -> None:
+    pipeline = Faulty(lambda total: total == 2)
+    harness = Harness(pipeline)
+    sent = harness.run(harness.batch(b"\x01", b"\x02", b"\x03"))
+    assert pipeline.runs == [3, 1, 1, 1]
+    assert [each.key for each in sent if isinstance(each, ItemDone)] == [0, 2]
+    (failed,) = [each for each in sent if isinstance(each, ItemFailed)]
+    assert (failed.key, failed.fault) == (1, Fault.INTERNAL)
+    assert BatchRan(1, 0, 0) in sent  # they did not run together: no measurement
+
+
+def test_a_single_item_is_not_run_twice() -> None:
+    pipeline = Faulty(lambda total: True)
+    harness = Harness(pipeline)
+    harness.run(harness.batch(b"\x01"))
+    assert pipeline.runs == [1]
+
+
+def test_an_item_whose_extent_was_reused_is_not_read() -> None:
+    harness = Harness(Echo())
+    (task,) = harness.batch(b"\x01").tasks
+    stale = RunBatch(1, (Task(task.key, task.span._replace(generation=99)),))
+    assert [type(each) for each in harness.run(stale)] == [ItemFailed, BatchRan]
+
+
+@pytest.mark.parametrize("answers", [[], [{}, {}]], ids=["too few answers", "too many answers"])
+def test_run_must_answer_every_item(answers: list[Any]) -> None:
+    class Miscounting(Echo):
+        def run(self, batch: Sequence[Any]) -> Sequence[Any]:
+            return answers
+
+    harness = Harness(Miscounting())
+    sent = harness.run(harness.batch(b"\x01"))
+    assert [each.fault for each in sent if isinstance(each, ItemFailed)] == [Fault.INTERNAL]
+
+
+def test_an_answer_that_is_not_bytes_fails_its_item() -> None:
+    class Sloppy(Echo):
+        def interpret(self, prepared: Any, raw: Any, options: bytes) -> Output:
+            return Output(data="text")  # type: ignore[arg-type]
+
+    harness = Harness(Sloppy())
+    sent = harness.run(harness.batch(b"\x01"))
+    assert [each.fault for each in sent if isinstance(each, ItemFailed)] == [Fault.INTERNAL]
+
+
+def test_an_answer_over_the_limit_names_the_limit() -> None:
+    harness = Harness(Echo(), limit=10)
+    sent = harness.run(harness.batch(b"\x01"))
+    (failed,) = [each for each in sent if isinstance(each, ItemFailed)]
+    assert failed.fault is Fault.INVALID_INPUT
+    assert "max_output_bytes is 10" in failed.detail
+
+
+def test_invalid_input_keeps_its_words() -> None:
+    class Picky(Echo):
+        def prepare(self, payload: memoryview, meta: bytes, options: bytes) -> dict[str, int]:
+            raise InvalidInput("no picture")
+
+    harness = Harness(Picky())
+    sent = harness.run(harness.batch(b"\x01"))
+    assert ItemFailed(0, Fault.INVALID_INPUT, "no picture") in sent

@@ -36,6 +36,9 @@ class Session:
     """An :class:`engine.pipeline.OnnxSession`; ``run`` belongs to one thread."""
 
     def __init__(self, session: Any) -> None:
+        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+        self._refusal: type[Exception] = InvalidArgument
         inputs, outputs = session.get_inputs(), session.get_outputs()
         self._session = session
         self._input_names = tuple(each.name for each in inputs)
@@ -70,12 +73,10 @@ class Session:
 
     def run(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """Run the network on arrays by input name; raises ``InvalidInput`` when they do not fit."""
-        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
-
         check_inputs(inputs, self._input_names, self._input_shapes, self._input_dtypes)
         try:
             outputs = self._session.run(None, dict(inputs))
-        except InvalidArgument as error:
+        except self._refusal as error:
             raise InvalidInput(f"the network refused its input: {error}") from error
         return dict(zip(self._output_names, outputs, strict=True))
 

@@ -13,11 +13,13 @@ raise SIGBUS at the first touch that finds no memory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import struct
 from bisect import bisect_left, insort
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +51,14 @@ class Span(NamedTuple):
 def extent_bytes(content_bytes: int) -> int:
     """Size of the extent that holds so much content, header and padding included."""
     return HEADER_BYTES + -(-content_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that can be had without swapping."""
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(errno.ENODATA, f"{meminfo} has no MemAvailable")
 
 
 class ExtentAllocator:
@@ -120,6 +130,9 @@ class Slab:
     def __init__(self, capacity: int) -> None:
         """Raises ``OSError`` (ENOMEM, ENOSPC) when the machine cannot back ``capacity`` bytes."""
         capacity = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
+        if capacity > available_bytes():
+            # The kernel would not refuse: it would kill processes until there is room.
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         self.fd = os.memfd_create("clawstream-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(self.fd, 0, capacity)

@@ -10,11 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from engine.models.store import ModelStore
 
@@ -44,20 +48,28 @@ def face_clip() -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(face_clip: Path) -> Iterator[str]:
-    """A served gateway's address; it must end with 0 when it is told to."""
+    """The default model, served."""
+    with _served() as url:
+        yield url
+
+
+@contextmanager
+def _served(*options: str) -> Iterator[str]:
+    """A gateway's address; it must end with 0 when it is told to."""
     process = subprocess.Popen(
-        [*COMMAND, "serve", "--port", "0"],
+        [*COMMAND, "serve", "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    line = process.stdout.readline()
-    address = re.match(r"listening on (http://127\.0\.0\.1:\d+) \(centerface\)", line)
+    address = re.match(r"listening on (http://127\.0\.0\.1:\d+) ", process.stdout.readline())
     assert address is not None, process.communicate(timeout=LIMIT_S)
-    yield address[1]
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=LIMIT_S)
+    try:
+        yield address[1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
 
 
@@ -105,6 +117,23 @@ def test_lossless_clip_gives_one_line_per_frame_in_order(gateway: str, face_clip
     assert seqs == sorted(set(seqs))
     assert {line["event"] for line in lines} == {"result"}
     assert lines[0]["data"]["objects"][0]["label"] == "face"
+
+
+def test_detector_export_is_served_by_a_toml_file_alone(face_clip: Path, tmp_path: Path) -> None:
+    _write_detector(tmp_path / "finder.onnx")
+    (tmp_path / "finder.toml").write_text(
+        'kind = "detect"\nlabels = ["cat", "dog"]\n'
+        '[input]\nwidth = 64\nheight = 64\nfit = "stretch"\nscale = [0.004, 0.004, 0.004]\n'
+    )
+    with _served("--model", str(tmp_path / "finder.onnx")) as url:
+        options = ("--url", url, "--policy", "lossless", "--json")
+        result = _run("stream", str(face_clip), "--model", "finder", *options)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[0])["data"]
+    assert (found["width"], found["height"]) == (176, 144)
+    assert [(o["label"], o["score"], o["box"]) for o in found["objects"]] == [
+        ("dog", 0.75, [44.0, 36.0, 132.0, 108.0])
+    ]
 
 
 def test_interrupted_stream_waits_for_its_receipts(gateway: str, face_clip: Path) -> None:
@@ -195,3 +224,26 @@ def test_client_commands_need_no_server_extra(gateway: str, face_clip: Path) -> 
     refused = subprocess.run([*command, "serve"], capture_output=True, text=True, timeout=LIMIT_S)
     assert refused.returncode == 3
     assert "pip install 'clawstream[server,cpu]'" in refused.stderr
+
+
+def _write_detector(path: Path) -> None:
+    """A detector that always sees one dog in the middle: output [batch, 4 + 2, 8]."""
+    anchors = np.zeros((1, 6, 8), dtype=np.float32)
+    anchors[0, :, 3] = (32, 32, 32, 32, 0.1, 0.75)  # centre, size, then cat and dog
+    nodes = [
+        # A number per item that is always 0, to give the answer the batch's size.
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+        helper.make_node("Squeeze", ["nothing", "last"], ["column"]),
+        helper.make_node("Add", ["anchors", "column"], ["output0"]),
+    ]
+    weights = [
+        numpy_helper.from_array(anchors, "anchors"),
+        numpy_helper.from_array(np.float32(0), "zero"),
+        numpy_helper.from_array(np.array([3], dtype=np.int64), "last"),
+    ]
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 64, 64])
+    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 6, 8])
+    graph = helper.make_graph(nodes, "finder", [images], [output], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))

@@ -12,6 +12,7 @@ from engine.workers.slab import (
     ExtentAllocator,
     Slab,
     SlabReader,
+    available_bytes,
     extent_bytes,
 )
 
@@ -95,8 +96,12 @@ def test_the_file_cannot_be_cut_below_its_readers() -> None:
     slab.close()
 
 
-def test_a_size_that_the_kernel_refuses_leaves_no_descriptor() -> None:
+@pytest.mark.parametrize(
+    ("capacity", "words"), [(-4096, "Invalid argument"), (1 << 62, "Cannot allocate memory")]
+)
+def test_a_size_that_cannot_be_had_leaves_no_descriptor(capacity: int, words: str) -> None:
+    assert capacity < 0 or capacity > 2 * available_bytes()  # else the kernel would try
     before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="Invalid argument"):
-        Slab(-4096)
+    with pytest.raises(OSError, match=words):
+        Slab(capacity)
     assert set(os.listdir("/proc/self/fd")) <= before

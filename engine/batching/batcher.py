@@ -61,7 +61,8 @@ class ModelBatcher:
         self._is_idle = asyncio.Event()  # nothing is in flight
         self._is_idle.set()
         self._pump_handle: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due_at = 0.0
 
     # --- life
 
@@ -216,9 +217,11 @@ class ModelBatcher:
         if due_at is None:
             return
         if self._timer is not None:
-            if self._timer.when() <= due_at:
+            if self._timer_due_at <= due_at:
                 return
             self._timer.cancel()
+        # uvloop gives a handle without a time when the timer is due within its millisecond.
+        self._timer_due_at = due_at
         self._timer = asyncio.get_running_loop().call_at(due_at, self._on_timer, due_at)
 
     # --- answers

@@ -150,6 +150,35 @@ def test_a_timer_that_fires_early_is_not_set_again() -> None:
         runner.run(scenario())
 
 
+class SoonLoop(VirtualTimeLoop):
+    """Calls what is nearly due soon, through a handle without a time, as uvloop does."""
+
+    def call_at(  # type: ignore[override]  # only what the batcher calls
+        self, when: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.Handle:
+        if when - self.time() < 0.0005:
+            return self.call_soon(callback, *args)
+        return super().call_at(when, callback, *args)
+
+
+def test_a_timer_that_became_a_plain_callback_does_not_end_the_pump() -> None:
+    async def scenario() -> None:
+        bench = ModelBench()
+        loop = asyncio.get_running_loop()
+        lane = bench.lane()
+        faults: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+        # In one turn: this offer asks for the pump, then the timer runs it and sets the next one.
+        loop.call_at(loop.time() + 0.01 - 1e-12, bench.offer, lane, 0.0003)
+        bench.offer(lane, budget_s=0.01)
+        await run_until(1.0)
+        assert bench.outcomes() == {1: DEADLINE, 2: DEADLINE}
+        assert faults == []
+
+    with asyncio.Runner(loop_factory=SoonLoop) as runner:
+        runner.run(scenario())
+
+
 @virtual_time
 async def test_an_item_offered_after_its_deadline_is_accepted_and_told_at_once() -> None:
     bench = ModelBench()

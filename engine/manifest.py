@@ -6,9 +6,12 @@ The catalogue's entries and the TOML file beside a user's own model both decode 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
+
+Pixels = Annotated[int, Meta(ge=1, le=8192)]
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,17 +19,18 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``width`` and ``height`` are pixels of the network's input. ``fit`` is ``letterbox`` (keep the
     aspect ratio, pad right and bottom), ``stretch`` or ``centre_crop`` (resize the short side by
-    ``1 / crop_fraction``, cut the middle). Channel order is RGB, layout NCHW float32.
+    ``1 / crop_fraction``, cut the middle). Channel order is RGB, layout NCHW float32. Ranges are
+    checked where a spec is decoded: in the store and in the worker.
     """
 
-    width: int
-    height: int
-    fit: str = "letterbox"
+    width: Pixels
+    height: Pixels
+    fit: Literal["letterbox", "stretch", "centre_crop"] = "letterbox"
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    pad_value: int = 0
-    crop_fraction: float = 0.875
-    interpolation: str = "linear"  # linear | cubic | area
+    pad_value: Annotated[int, Meta(ge=0, le=255)] = 0
+    crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.875
+    interpolation: Literal["linear", "cubic", "area"] = "linear"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

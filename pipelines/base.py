@@ -76,10 +76,6 @@ class PicturePipeline:
             raise StartupError(f"model {manifest.name!r}: needs [input] with width and height")
         if "model" not in manifest.files:
             raise StartupError(f"model {manifest.name!r}: needs files.model, an ONNX file")
-        try:
-            images.check_input_spec(manifest.input)
-        except ValueError as error:
-            raise StartupError(f"model {manifest.name!r}: {error}") from None
         self._name = manifest.name
         self._spec = manifest.input
         self._reader = reader

@@ -86,25 +86,6 @@ def _has_end_after_scan(data: memoryview) -> bool:
     return False
 
 
-def check_input_spec(spec: InputSpec) -> None:
-    """Raises ValueError, naming the key, when a picture could not be prepared by ``spec``."""
-    if spec.width < 1 or spec.height < 1:
-        raise ValueError(f"input.width and input.height must be >= 1, got {_size(spec)}")
-    if spec.fit not in _FITS:
-        raise ValueError(f"input.fit must be one of {', '.join(_FITS)}, got {spec.fit!r}")
-    if spec.interpolation not in _INTERPOLATIONS:
-        known = ", ".join(_INTERPOLATIONS)
-        raise ValueError(f"input.interpolation must be one of {known}, got {spec.interpolation!r}")
-    if not 0.0 < spec.crop_fraction <= 1.0:
-        raise ValueError(f"input.crop_fraction must be in (0, 1], got {spec.crop_fraction}")
-    if not 0 <= spec.pad_value <= 255:
-        raise ValueError(f"input.pad_value must be in 0..255, got {spec.pad_value}")
-
-
-def _size(spec: InputSpec) -> str:
-    return f"{spec.width}x{spec.height}"
-
-
 def fit(picture: Picture, spec: InputSpec) -> tuple[Picture, Placement]:
     """Resize to ``[spec.height, spec.width, 3]`` in the manner of ``spec.fit``."""
     return _FITS[spec.fit](picture, spec)

@@ -19,9 +19,6 @@ TENSORS_PIPELINE = "engine.onnx.tensors:build"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PIPELINE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_FITS = ("letterbox", "stretch", "centre_crop")
-_INTERPOLATIONS = ("linear", "cubic", "area")
-_MAX_SIDE = 8192
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,22 +108,6 @@ def _problems(described: Description) -> list[str]:
         problems.append("kind or pipeline: exactly one of the two must be given")
     if described.pipeline is not None and not _PIPELINE.fullmatch(described.pipeline):
         problems.append(f"pipeline: expected module:factory, got {described.pipeline!r}")
-    spec = described.input
-    if spec is not None:
-        for key, side in (("width", spec.width), ("height", spec.height)):
-            if not 1 <= side <= _MAX_SIDE:
-                problems.append(f"input.{key}: expected 1 to {_MAX_SIDE} pixels, got {side}")
-        if spec.fit not in _FITS:
-            problems.append(f"input.fit: expected one of {', '.join(_FITS)}, got {spec.fit!r}")
-        if spec.interpolation not in _INTERPOLATIONS:
-            expected = ", ".join(_INTERPOLATIONS)
-            problems.append(
-                f"input.interpolation: expected one of {expected}, got {spec.interpolation!r}"
-            )
-        if not 0.0 < spec.crop_fraction <= 1.0:
-            problems.append(f"input.crop_fraction: expected 0 < x <= 1, got {spec.crop_fraction}")
-        if not 0 <= spec.pad_value <= 255:
-            problems.append(f"input.pad_value: expected 0 to 255, got {spec.pad_value}")
     return problems
 
 

@@ -138,14 +138,6 @@ def test_unfit_input_stops_the_start(session: FunctionSession, text: str) -> Non
     [
         (Manifest(name="m", files={"model": "m.onnx"}), "input"),
         (Manifest(name="m", input=SPEC), "files.model"),
-        (
-            Manifest(
-                name="m",
-                files={"model": "m.onnx"},
-                input=InputSpec(width=4, height=4, fit="fill"),
-            ),
-            "input.fit",
-        ),
     ],
 )
 def test_incomplete_manifest_stops_the_start(manifest: Manifest, text: str) -> None:

@@ -162,18 +162,3 @@ def test_tensor_is_red_first_and_normalised() -> None:
     mean, scale = np.array(spec.mean)[:, None, None], np.array(spec.scale)[:, None, None]
     expected = (plain - mean) * scale
     assert np.allclose(images.to_tensor(picture, spec), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("spec", "key"),
-    [
-        (InputSpec(width=0, height=4), "input.width"),
-        (InputSpec(width=4, height=4, fit="fill"), "input.fit"),
-        (InputSpec(width=4, height=4, interpolation="lanczos"), "input.interpolation"),
-        (InputSpec(width=4, height=4, crop_fraction=0.0), "input.crop_fraction"),
-        (InputSpec(width=4, height=4, pad_value=256), "input.pad_value"),
-    ],
-)
-def test_unusable_input_spec_is_named(spec: InputSpec, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        images.check_input_spec(spec)

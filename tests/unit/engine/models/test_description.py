@@ -88,8 +88,11 @@ def test_labels_may_be_listed_or_read_from_json(model_path: Path) -> None:
         ('kind = "detect"\nthreshold = 1', "unknown field `threshold`"),
         ('kind = "detect"\n[input]\nwidth = 640', "input: .*missing required field `height`"),
         ('kind = "detect"\n[input]\nwidth = "x"\nheight = 1', "input.width: Expected `int`"),
-        ('kind = "detect"\n[input]\nwidth = 0\nheight = 1', "input.width: expected 1 to"),
-        ('kind = "detect"\n[input]\nwidth = 1\nheight = 1\nfit = "crop"', "input.fit: expected"),
+        ('kind = "detect"\n[input]\nwidth = 0\nheight = 1', "input.width: Expected `int` >= 1"),
+        (
+            'kind = "detect"\n[input]\nwidth = 1\nheight = 1\nfit = "crop"',
+            "input.fit: Invalid enum value 'crop'",
+        ),
         ('kind = "detect"\n[input]\nwidth = 1\nheight = 1\ninterpolation = "x"', "interpolation"),
         ('kind = "detect"\n[input]\nwidth = 1\nheight = 1\ncrop_fraction = 2', "crop_fraction"),
         ('kind = "detect"\n[input]\nwidth = 1\nheight = 1\npad_value = 256', "pad_value"),

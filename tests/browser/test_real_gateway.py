@@ -61,6 +61,7 @@ def face_extents(face_frames: list[Any]) -> dict[str, tuple[float, float]]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def address() -> AsyncIterator[str]:
+    ModelStore().pull("centerface")
     gateway = Gateway(GatewayConfig(server=ServerConfig(port=0)))
     await gateway.start()
     yield gateway.url

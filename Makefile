@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format slow gpu bench clean
+.PHONY: help demo demo-chat test check format slow gpu bench clean
 
 help:  ## Show the targets
-	@grep -E '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## /  make \1\t/'
+	@grep -E '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## /  make \1\t/' | expand -t 20
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
@@ -18,6 +18,11 @@ $(VENV)/bin/python:
 # What serving needs: gateway, client, ONNX Runtime for the CPU.
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[server,cpu]'
+	@touch $@
+
+# What serving a language model needs on top.
+$(VENV)/.llm: $(VENV)/.serve
+	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[server,llm]'
 	@touch $@
 
 # What developing needs on top.
@@ -29,6 +34,9 @@ $(VENV)/.dev: $(VENV)/.serve
 
 demo: $(VENV)/.serve  ## Fetch model and clips (once) and serve the page on 127.0.0.1:8400
 	$(BIN)/clawstream demo
+
+demo-chat: $(VENV)/.llm  ## The same with a language model: the page's Chat tab, and clawstream chat
+	$(BIN)/clawstream demo --chat
 
 test: $(VENV)/.dev  ## Everything but the slow and GPU suites (under 6 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow and not gpu'

@@ -63,6 +63,7 @@ def load_model(
             describes a model (TOML), or a manifest.
         pipeline: ``module:factory`` that gives the file's tensors a meaning; replaces the
             manifest's.
+        max_batch_size: items that run together at most; an item may have several rows.
         batch_timeout_millis: how long the first item of a batch waits for company at most.
         threads: intra-op threads per worker; 0 divides the available cores.
         max_concurrent_requests: unanswered items; beyond that the caller waits.
@@ -91,12 +92,16 @@ class Model:
     """A loaded model. Any thread may use it; it closes itself when collected or at exit.
 
     Inputs: an array (for a network with one input), arrays by name, or an encoded picture for a
-    pipeline that takes pictures. Arrays keep their batch axis: ``[n, …]``, any ``n``. Answers: an
-    array (from a network with one output), arrays by name, or the pipeline's parsed JSON.
+    pipeline that takes pictures. Arrays keep their batch axis: ``[n, …]``, any ``n``: an input is
+    one item and is never divided, so one with more rows than ``max_batch_size`` runs as it is.
+    Answers: an array (from a network with one output), arrays by name, or the pipeline's parsed
+    JSON.
     """
 
     def __init__(self, thread: EngineThread, manifest: Manifest, config: ModelConfig) -> None:
         self._thread = thread
+        self._name = f"{manifest.name} version {manifest.version}"
+        self._max_batch_size = config.max_batch_size
         self._takes_tensors_only = manifest.pipeline == TENSOR_PIPELINE
         # At least one batch per worker and one behind it, so that nobody waits for the consumer.
         self._look_ahead = 2 * config.max_batch_size * config.workers
@@ -169,6 +174,10 @@ class Model:
         Idempotent. Items that are not finished raise ``Unavailable``.
         """
         self._finalizer()
+
+    def __repr__(self) -> str:
+        life = "loaded" if self._finalizer.alive else "closed"
+        return f"<Model {self._name}, max_batch_size {self._max_batch_size}, {life}>"
 
     def __enter__(self) -> Self:
         return self

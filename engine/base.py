@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.types import Emit, Item, LaneSpec
 
@@ -31,6 +31,50 @@ class Lane(Protocol):
 
     def close(self) -> None:
         """Answer everything unanswered with ``Cancelled`` and forget the lane; idempotent."""
+
+
+@runtime_checkable
+class TextLane(Lane, Protocol):
+    """A lane whose items are answered token by token, with ``Progress`` before the outcome."""
+
+    def note_release(self, item_id: int, released: int, tokens_per_s: float) -> None:
+        """Say how many tokens the stream's pacer has let go to the reader so far, and how fast
+        it does so now; what the reader does not need yet may wait. Unknown ids are ignored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmStatistics:
+    """What a language model's scheduler does, under the names that its operators know.
+
+    Rates and shares are over the last seconds, latencies in seconds. Counters only grow while the
+    process lives, restarts of the worker included. ``histograms`` maps a name to the cumulative
+    counts of its buckets.
+    """
+
+    device: str = ""
+    weights: str = ""  # the precision in use
+    running: int = 0
+    waiting: int = 0
+    scheduler_queue_latency_99: float = 0.0
+    kv_cache_utilization: float = 0.0  # share of the blocks that sequences own
+    batch_size_avg: float = 0.0
+    preemption_count_per_sec: float = 0.0
+    scheduler_starvation_count: int = 0
+    memory_fragmentation: float = 0.0  # share of the owned slots that hold no token
+    context_switch_overhead: float = 0.0  # share of the time that preemption copies took
+    tokens_per_s: float = 0.0
+    step_p50_s: float = 0.0
+    step_p99_s: float = 0.0
+    blocks_total: int = 0
+    blocks_cached: int = 0
+    steps: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    drafted: int = 0  # tokens proposed by look-ahead, and those of them that were accepted
+    drafts_accepted: int = 0
+    histograms: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +104,7 @@ class ModelStatistics:
     batches: int = 0
     retried: int = 0
     predicted_run_s: float = 0.0
+    llm: LlmStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

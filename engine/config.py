@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class ModelConfig:
             )
 
 
-def _at_least(config: ModelConfig | LlmConfig, bound: int, *names: str) -> None:
+def _at_least(config: ModelConfig | LlmConfig | UpstreamConfig, bound: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value < bound:
@@ -112,3 +113,59 @@ class LlmConfig:
             raise ValueError(
                 f"content_filter_action must be redact or end, got {self.content_filter_action!r}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamConfig:
+    """A model that another server with OpenAI's API runs.
+
+    ``url`` is where the API begins (``http://host:8000/v1``), ``model`` the name there. The
+    ``api_key`` is sent as a bearer token and never printed. ``dialect`` says which sampling
+    options the server knows beyond OpenAI's: ``openai``, ``vllm`` or ``llamacpp``.
+
+    At most ``max_concurrent_requests`` run there at once, over as many connections; others wait.
+    ``first_token_timeout_s`` counts from sending the request, ``idle_timeout_s`` between two
+    pieces of an answer, ``total_timeout_s`` all attempts. An attempt that failed before its first
+    token is repeated, at most ``max_retries`` times and only when the server asks to wait no
+    longer than ``max_retry_wait_s``. Reading pauses while ``max_unreleased`` pieces of an answer
+    have not been released to its reader.
+    """
+
+    url: str
+    model: str
+    version: str = "1"
+    api_key: str = field(default="", repr=False)
+    dialect: str = "openai"
+    max_concurrent_requests: int = 32
+    max_waiting: int = 1024
+    max_prompt_bytes: int = 1024 * 1024
+    max_answer_bytes: int = 8 * 1024 * 1024  # as received, envelopes included
+    max_unreleased: int = 256
+    completion_max_tokens: int = 1024  # of a raw prompt's answer when the caller says nothing
+    start_timeout_s: float = 30.0
+    probe_interval_s: float = 5.0
+    connect_timeout_s: float = 5.0
+    first_token_timeout_s: float = 60.0
+    idle_timeout_s: float = 30.0
+    total_timeout_s: float = 600.0
+    max_retries: int = 2
+    max_retry_wait_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url must be like http://host:8000/v1, got {self.url!r}")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("url must have no user, query or fragment; the key is api_key")
+        if not self.model:
+            raise ValueError("model must be the name that the server at url knows")
+        if self.dialect not in ("openai", "vllm", "llamacpp"):
+            raise ValueError(f"dialect must be openai, vllm or llamacpp, got {self.dialect!r}")
+        _at_least(self, 1, "max_concurrent_requests", "max_waiting", "max_prompt_bytes")
+        _at_least(self, 1, "max_answer_bytes", "max_unreleased", "completion_max_tokens")
+        _at_least(self, 0, "max_retries", "max_retry_wait_s")
+        for name in ("start", "connect", "first_token", "idle", "total"):
+            if not getattr(self, f"{name}_timeout_s") > 0:
+                raise ValueError(f"{name}_timeout_s must be > 0")
+        if not self.probe_interval_s > 0:
+            raise ValueError("probe_interval_s must be > 0")

@@ -22,7 +22,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a pipeline answers for one item: ``data`` is UTF-8 JSON."""
+    """What a pipeline answers for one item: ``data`` is UTF-8 JSON, so never ``NaN``; an answer
+    that is not fails its item as an internal error."""
 
     data: bytes
     attachments: tuple[Attachment, ...] = ()

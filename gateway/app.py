@@ -1,8 +1,8 @@
 """The composition root: builds every part, starts them in order, and ends them in one budget.
 
 Start: resolve models → listen (``/healthz`` answers, ``/readyz`` says what warms up) → start the
-engine → ready. End: not ready → ``goaway`` → finish what was accepted → close 1012 → abort → stop
-the engine; all of it within ``server.shutdown_budget_s``.
+engine → ready. End: not ready → ``goaway`` → finish what was accepted → tell the rest as dropped →
+close 1012 → abort → stop the engine; all of it within ``server.shutdown_budget_s``.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from engine.base import Engine
-from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.manifest import Manifest
 from engine.models.store import ModelStore
-from engine.vision import VisionEngine
 from gateway.api.health import Health
 from gateway.api.infer import InferApi
 from gateway.api.metrics import MetricsApi
 from gateway.api.models import ModelsApi
+from gateway.api.openai_api import OpenAiApi
+from gateway.api.openai_errors import openai_errors_middleware
 from gateway.api.pages import PagesApi, add_security_headers
-from gateway.api.problems import problems_middleware
+from gateway.api.problems import error_response, problems_middleware
 from gateway.api.tickets import TicketsApi
-from gateway.config import GatewayConfig, ServedModel
-from gateway.errors import CloseCode, ConfigError, ConnectionFault
+from gateway.config import GatewayConfig
+from gateway.errors import CloseCode, ConnectionFault
 from gateway.metrics import LoopLag
 from gateway.net.admission import ConnectionTable
 from gateway.net.auth import Keyring, OriginPolicy, TicketBox
@@ -38,14 +36,16 @@ from gateway.net.connection import Ending
 from gateway.net.gate import Gate
 from gateway.net.server import HttpServer
 from gateway.net.stream_endpoint import StreamEndpoint
+from gateway.serving import Serving, build_serving, max_prompt_bytes
 from gateway.session.clock import Clock
 from gateway.session.registry import SessionRegistry
 from gateway.session.session import Session
 from gateway.stream.outbox import Outbox
 
-# Shares of the shutdown budget: by then accepted frames are finished, sockets closed, the engine
-# stopped. What is left is for HTTP requests that get their answer from the engine's end.
-FINISH_SHARE, CLOSE_SHARE, ENGINE_SHARE = 0.6, 0.75, 0.95
+# Shares of the shutdown budget: by then accepted frames are finished or given up, the receipts of
+# those sent, sockets closed, the engine stopped. What is left is for HTTP requests that get their
+# answer from the engine's end.
+FINISH_SHARE, FLUSH_SHARE, CLOSE_SHARE, ENGINE_SHARE = 0.6, 0.68, 0.78, 0.95
 CUT_SHORT_S = 0.5  # what a step may take that should take no time
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -183,8 +183,7 @@ class Gateway:
             await parts.engine.start()
             logger.info("ready on %s", parts.server.url)
         except EngineError as error:
-            self._start_error = error
-            logger.error("the engine did not start: %s", error)
+            self._start_error = error  # told by whoever started us, once
             parts.health.fail(f"the engine did not start: {error}")
         except Exception as error:
             self._start_error = error
@@ -226,37 +225,49 @@ class _Parts:
     """Everything that is alive between start and end, wired together."""
 
     def __init__(self, config: GatewayConfig, engine: Engine | None, store: ModelStore) -> None:
-        models = {} if engine is not None else resolve_models(config.models, store)
-        self.engine: Engine = VisionEngine(models) if engine is None else engine
+        serving = build_serving(config, store) if engine is None else Serving(engine, {})
+        self.engine = serving.engine
         self.health = Health(self.engine)
         self.loop_lag = LoopLag()
         self.clock = Clock(asyncio.get_running_loop())
-        self.sessions = SessionRegistry(config.limits.max_connections)
+        self.sessions = SessionRegistry(
+            config.limits.max_connections, config.limits.max_input_bytes
+        )
         self.connections = ConnectionTable(config.limits.max_connections)
         self._config = config
+        self._manifests, self._kinds = serving.manifests, serving.kinds
         self._keyring = Keyring(config.server.api_keys)
         self._tickets = TicketBox()
         self._gate = Gate(_origin_policy(config), self._keyring, self._tickets)
         self.server = HttpServer(
             config.server,
-            routes=self._routes(store, {name: manifest for name, (manifest, _) in models.items()}),
-            middlewares=(problems_middleware, self._gate.middleware),
-            max_connections=config.limits.max_connections,
-            user_timeout_s=config.limits.tcp_user_timeout_s,
+            routes=self._routes(store),
+            middlewares=(problems_middleware, openai_errors_middleware, self._gate.middleware),
+            respond_error=error_response,
+            limits=config.limits,
         )
         self.server.app.on_response_prepare.append(add_security_headers)
 
-    def _routes(
-        self, store: ModelStore, manifests: Mapping[str, Manifest]
-    ) -> list[web.AbstractRouteDef]:
-        limits, may = self._config.limits, self._gate.authenticate
+    def _routes(self, store: ModelStore) -> list[web.AbstractRouteDef]:
+        config, limits, may = self._config, self._config.limits, self._gate.authenticate
         stream = StreamEndpoint(self._gate, self.connections, limits, self._open_session)
-        infer = InferApi(self.engine, limits, self._config.streams, may)
+        infer = InferApi(self.engine, limits, config.streams, may)
+        openai = OpenAiApi(
+            self.engine,
+            self.sessions,
+            limits,
+            config.text,
+            max_prompt_bytes=max_prompt_bytes(config),
+            kinds=self._kinds,
+            authenticate=may,
+            is_draining=lambda: self.health.is_draining,
+        )
         metrics = MetricsApi(self.engine, self.sessions, self.connections, self.loop_lag, may)
         return [
             *stream.routes(),
             *infer.routes(),
-            *ModelsApi(self.engine, manifests, may).routes(),
+            *openai.routes(),
+            *ModelsApi(self.engine, self._manifests, may).routes(),
             *TicketsApi(self._tickets, may).routes(),
             *metrics.routes(),
             *self.health.routes(),
@@ -270,12 +281,14 @@ class _Parts:
             engine=self.engine,
             limits=self._config.limits,
             streams=self._config.streams,
+            text=self._config.text,
             outbox=outbox,
             clock=self.clock,
             registry=self.sessions,
             authenticate=self._keyring.identify,
             on_fault=on_fault,
             principal=principal,
+            kinds=self._kinds,
         )
         session.start()
         return session
@@ -286,9 +299,10 @@ class _Parts:
         budget_s = deadline - now
         self.health.start_draining()
         self.connections.refuse_new()
-        finish_by = now + FINISH_SHARE * budget_s
-        self.connections.drain_all(round(1000 * (finish_by - now)))
-        await self.connections.wait_idle(finish_by)
+        self.connections.drain_all(round(1000 * FLUSH_SHARE * budget_s))
+        await self.connections.wait_idle(now + FINISH_SHARE * budget_s)
+        self.connections.give_up_all()
+        await self.connections.wait_idle(now + FLUSH_SHARE * budget_s)
         self.connections.end_all(Ending(code=CloseCode.SERVICE_RESTART, reason="restarting"))
         await self.connections.wait_empty(now + CLOSE_SHARE * budget_s)
         await self._close_engine(now + ENGINE_SHARE * budget_s)
@@ -307,26 +321,6 @@ class _Parts:
                 await self.engine.aclose(deadline)
         except TimeoutError:
             logger.error("the engine did not stop in time")
-
-
-def resolve_models(
-    served: Mapping[str, ServedModel], store: ModelStore
-) -> dict[str, tuple[Manifest, ModelConfig]]:
-    """Manifest and serving options by the name that clients use.
-
-    Raises:
-        ConfigError: nothing is served.
-        EngineError: a model is unknown or not there; the text says how to get it.
-    """
-    if not served:
-        raise ConfigError("models: name at least one")
-    return {
-        name: (
-            msgspec.structs.replace(store.resolve(model.path or name), name=name),
-            model.serving,
-        )
-        for name, model in served.items()
-    }
 
 
 def _origin_policy(config: GatewayConfig) -> OriginPolicy:

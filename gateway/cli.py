@@ -8,8 +8,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.commands import demo, models, serve, stream
+from gateway.commands import chat, demo, models, serve, stream
 from gateway.commands.exits import readable_errors
+
+_EXIT_CODES = (
+    "Exit codes: 0 ok, 1 the run failed, lost frames of a lossless stream, or its receipts do not "
+    "add up, 2 bad option or configuration, 3 something is missing (model, camera, package), "
+    "4 cannot connect, or the connection was lost for good, 130 Ctrl-C."
+)
 
 
 class _ReadableGroup(TyperGroup):
@@ -25,11 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,  # locals may hold keys and pictures
-    epilog=(
-        "Exit codes: 0 ok, 1 the run failed or receipts do not add up, 2 bad option or "
-        "configuration, 3 something is missing (model, camera, package), 4 cannot connect, "
-        "130 Ctrl-C."
-    ),
+    epilog=_EXIT_CODES,
 )
 
 
@@ -51,20 +53,23 @@ def _root(
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Video frames in, results out, over one WebSocket.
+    """Video frames in, results out; prompts in, tokens out; over one WebSocket.
 
     [bold]Start here[/bold]
 
       clawstream demo                              a page with your camera
       clawstream demo --headless --seconds 10      the same path without a browser
       clawstream stream 0 --model centerface       a camera into a running gateway
+      clawstream demo --chat                       the page with a language model
+      clawstream chat                              talk to it in the terminal
     """
 
 
-app.command()(demo.demo)
-app.command()(serve.serve)
-app.command()(stream.stream)
-app.command("check-config")(serve.check_config)
+app.command(epilog=_EXIT_CODES)(demo.demo)
+app.command(epilog=_EXIT_CODES)(serve.serve)
+app.command(epilog=_EXIT_CODES)(stream.stream)
+app.command(epilog=_EXIT_CODES)(chat.chat)
+app.command("check-config", epilog=_EXIT_CODES)(serve.check_config)
 app.add_typer(models.app, name="models")
 
 

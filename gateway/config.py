@@ -8,11 +8,9 @@ docs/configuration.md lists every key with its default.
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,34 +24,19 @@ from pydantic import (
     model_validator,
 )
 
-from engine.config import ModelConfig
+from engine.config import LlmConfig, ModelConfig, UpstreamConfig
+from gateway.config_values import (
+    ApiKeys,
+    Hosts,
+    Origins,
+    is_loopback,
+    refuse_booleans,
+    split_list,
+)
 from gateway.errors import ConfigError
 
 ENV_PREFIX = "CLAWSTREAM_"
 ENV_DELIMITER = "__"
-
-
-def _split(value: object) -> object:
-    """Let the environment write a list as ``a,b`` or as JSON."""
-    if not isinstance(value, str):
-        return value
-    if value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError:
-            raise ValueError("must be a list, as a,b or as JSON") from None
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-Strings = Annotated[tuple[str, ...], BeforeValidator(_split)]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an address) can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Section(BaseModel):
@@ -61,15 +44,21 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_booleans_for_numbers(cls, value: object) -> object:
+        refuse_booleans(value, {key: field.default for key, field in cls.model_fields.items()})
+        return value
+
 
 class ServerConfig(Section):
     """``[server]``: where and for whom the gateway listens."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
-    api_keys: Annotated[Strings, Field(repr=False)] = ()
-    allowed_origins: Strings = ()  # exact; the gateway's own origin is always allowed
-    allowed_hosts: Strings = ()  # names clients may use; loopback names and addresses always are
+    api_keys: Annotated[ApiKeys, Field(repr=False)] = ()
+    allowed_origins: Origins = ()  # exact; the gateway's own origin is always allowed
+    allowed_hosts: Hosts = ()  # names clients may use; loopback names and addresses always are
     tls_cert: str | None = None
     tls_key: str | None = None
     shutdown_budget_s: float = Field(default=10.0, gt=0, le=600)
@@ -94,8 +83,10 @@ class LimitsConfig(Section):
     max_height: int = Field(default=8192, ge=16)
     max_pixels: int = Field(default=33_177_600, ge=256)  # 8K UHD
     max_prompts: int = Field(default=8, ge=1)
-    max_messages_per_s: float = Field(default=2000.0, gt=0)  # control and media, per connection
+    # Per connection, control and pieces of media; 64 streams of 30 fps fit, with their acks.
+    max_messages_per_s: float = Field(default=4000.0, gt=0)
     max_outbox_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)  # per connection
+    max_input_bytes: int = Field(default=512 * 1024 * 1024, ge=1024 * 1024)  # per process
     hello_timeout_s: float = Field(default=5.0, gt=0)
     assembly_timeout_s: float = Field(default=10.0, gt=0)
     ping_interval_s: float = Field(default=10.0, gt=0)
@@ -116,21 +107,36 @@ class StreamsConfig(Section):
     fifo_deadline_ms: float = Field(default=2000.0, gt=0)
     max_deadline_ms: float = Field(default=60_000.0, gt=0)
 
+    @model_validator(mode="after")
+    def _is_consistent(self) -> StreamsConfig:
+        _check_deadline("latest_deadline_ms", self.latest_deadline_ms, self.max_deadline_ms)
+        _check_deadline("fifo_deadline_ms", self.fifo_deadline_ms, self.max_deadline_ms)
+        return self
 
-class InferenceConfig(Section):
-    """``[inference]``: the language-model engine; read and checked, in use once it is served."""
 
-    max_batch_size: int = Field(default=32, ge=1, le=4096)
-    preempt_ratio: float = Field(default=0.3, ge=0, le=1)
-    scheduler_interval: float = Field(default=50.0, gt=0)  # milliseconds
-    cache_block_size: int = Field(default=16, ge=1)  # tokens
-    max_seq_length: int = Field(default=4096, ge=1)  # tokens
-    fused_attention: bool = True
-    zero_copy_fallback: bool = True
+def _check_deadline(key: str, deadline_ms: float, max_deadline_ms: float) -> None:
+    if deadline_ms > max_deadline_ms:
+        raise ValueError(
+            f"{key} must be at most max_deadline_ms ({max_deadline_ms:.0f}), got {deadline_ms:.0f}"
+        )
+
+
+class TextConfig(Section):
+    """``[text]``: prompts and their answers, over WebSocket and HTTP."""
+
+    deadline_ms: float = Field(default=600_000.0, gt=0)  # of a prompt that names none
+    max_deadline_ms: float = Field(default=3_600_000.0, gt=0)
+    max_http_requests: int = Field(default=256, ge=1)  # at once, all clients together
+    keep_alive_s: float = Field(default=15.0, gt=0)  # a comment on an event stream this silent
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> TextConfig:
+        _check_deadline("deadline_ms", self.deadline_ms, self.max_deadline_ms)
+        return self
 
 
 class PacingConfig(Section):
-    """``[pacing]``: token bucket of a text stream; read and checked, in use with that engine."""
+    """``[pacing]``: token bucket of a text stream; read and checked, not in use yet."""
 
     capacity: float = Field(default=50.0, gt=0)  # tokens a stream may burst
     fill_rate: float = Field(default=30.0, gt=0)  # tokens per second
@@ -143,17 +149,56 @@ class LoggingConfig(Section):
     format: Literal["human", "json"] = "human"
 
 
-_MODEL_KEYS = tuple(field.name for field in fields(ModelConfig))
+MAX_WORKERS = 64  # per model: each is a process with a copy of it
+_MODEL_DEFAULTS = {field.name: field.default for field in fields(ModelConfig)}
+_INFERENCE_DEFAULTS = {field.name: field.default for field in fields(LlmConfig)}
+_UPSTREAM_DEFAULTS = {field.name: field.default for field in fields(UpstreamConfig)}
+
+
+def _only_inference_keys(value: object) -> object:
+    """``[inference]`` is ``LlmConfig`` itself, which pydantic would let have unknown keys."""
+    _check_table(value, _INFERENCE_DEFAULTS, "inference")
+    if isinstance(value, Mapping) and "content_filter" in value:
+        return {**value, "content_filter": split_list(value["content_filter"])}
+    return value
+
+
+def _only_upstream_keys(value: object) -> object:
+    _check_table(value, _UPSTREAM_DEFAULTS, "upstream")
+    return value
+
+
+def _check_table(table: object, defaults: Mapping[str, object], name: str) -> None:
+    if isinstance(table, Mapping):
+        for key in table:
+            if key not in defaults:
+                raise ValueError(f"{key} unknown option{_nearest([name, key], list(defaults))}")
+    refuse_booleans(table, defaults)
 
 
 class ServedModel(Section):
     """``[models.NAME]``: one model. The keys beside ``path`` are those of ``ModelConfig``.
 
     ``path`` is an ONNX file with its TOML, or a catalogue name; default: NAME in the catalogue.
+    A language model has no other key: it is served as ``[inference]`` says. ``upstream`` is a
+    language model that another server runs, and has no other key beside it.
     """
 
     path: str | None = None
+    upstream: Annotated[UpstreamConfig | None, BeforeValidator(_only_upstream_keys)] = None
     serving: ModelConfig = ModelConfig()
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> ServedModel:
+        if self.upstream is not None and (self.path, self.serving) != (None, ModelConfig()):
+            raise ValueError("upstream takes the place of all other options")
+        return self
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> ServedModel:
+        if self.serving.workers > MAX_WORKERS:
+            raise ValueError(f"workers must be <= {MAX_WORKERS}, got {self.serving.workers}")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -161,16 +206,17 @@ class ServedModel(Section):
         """Move the serving keys into one value, so that ``ModelConfig`` alone defines them."""
         if not isinstance(value, Mapping) or "serving" in value:
             return value
-        serving = {key: item for key, item in value.items() if key in _MODEL_KEYS}
+        refuse_booleans(value, _MODEL_DEFAULTS)
+        serving = {key: item for key, item in value.items() if key in _MODEL_DEFAULTS}
         if isinstance(serving.get("execution_providers"), str):
-            serving["execution_providers"] = _split(serving["execution_providers"])
-        rest = {key: item for key, item in value.items() if key not in _MODEL_KEYS}
+            serving["execution_providers"] = split_list(serving["execution_providers"])
+        rest = {key: item for key, item in value.items() if key not in _MODEL_DEFAULTS}
         return {**rest, "serving": serving}
 
 
 def _by_name(value: object) -> object:
     """Accept ``models = ["a", "b"]`` beside tables."""
-    names = _split(value)
+    names = split_list(value)
     return {str(name): {} for name in names} if isinstance(names, list) else names
 
 
@@ -183,7 +229,8 @@ class GatewayConfig(Section):
     models: Annotated[dict[str, ServedModel], BeforeValidator(_by_name)] = {
         "centerface": ServedModel()
     }
-    inference: InferenceConfig = InferenceConfig()
+    inference: Annotated[LlmConfig, BeforeValidator(_only_inference_keys)] = LlmConfig()
+    text: TextConfig = TextConfig()
     pacing: PacingConfig = PacingConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -266,6 +313,8 @@ _WORDS = {
     "string_type": "must be a text",
     "tuple_type": "must be a list",
     "model_type": "must be a table",
+    "dataclass_type": "must be a table",
+    "missing": "is needed",
     "dict_type": "must be a table",
 }
 
@@ -278,12 +327,17 @@ def _explain(error: ValidationError) -> str:
         return f"{'.'.join(keys)}: unknown option{_suggestion(keys)}"
     message = _WORDS.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
     message = message.removeprefix("Value error, ")
-    if first["loc"][-1] == "serving" or (len(keys) == 1 and first["type"] == "value_error"):
+    if first["type"] == "value_error" and _is_table(keys):
         # A check of a whole section: its text starts with the key.
         key, _, message = message.partition(" ")
         return f"{'.'.join([*keys, key])}: {message}"
-    shown = "" if "api_keys" in keys else f", got {_shown(first['input'])}"
+    is_secret = first["type"] == "missing" or {"api_keys", "api_key"} & set(keys)
+    shown = "" if is_secret else f", got {_shown(first['input'])}"
     return f"{'.'.join(keys)}: {message}{shown}"
+
+
+def _is_table(keys: list[str]) -> bool:
+    return len(keys) == 1 or (keys[0] == "models" and (len(keys) == 2 or keys[-1] == "upstream"))
 
 
 def _shown(value: object) -> str:
@@ -296,11 +350,15 @@ def _suggestion(keys: list[str]) -> str:
     if len(keys) == 1:
         known = list(GatewayConfig.model_fields)
     elif keys[0] == "models":
-        known = ["path", *_MODEL_KEYS]
+        known = ["path", "upstream", *_MODEL_DEFAULTS]
     else:
         section = GatewayConfig.model_fields[keys[0]].annotation
         assert isinstance(section, type)
         assert issubclass(section, Section)
         known = list(section.model_fields)
+    return _nearest(keys, known)
+
+
+def _nearest(keys: list[str], known: Sequence[str]) -> str:
     nearest = difflib.get_close_matches(keys[-1], known, n=1)
     return f"; did you mean {'.'.join([*keys[:-1], nearest[0]])}?" if nearest else ""

@@ -15,6 +15,7 @@ from enum import Enum, IntEnum
 from msgspec import UNSET
 
 from engine.errors import EngineError, InternalError
+from engine.types import DropReason
 from gateway.wire.messages import ErrorMessage, Problem
 
 
@@ -154,6 +155,17 @@ def from_engine_error(error: EngineError) -> RequestProblem:
     detail = error.detail if kind is not ProblemKind.INTERNAL else _internal_detail(error)
     retry_after_ms = None if error.retry_after_s is None else round(error.retry_after_s * 1000)
     return RequestProblem(kind, detail, retry_after_ms=retry_after_ms)
+
+
+def from_dropped(reason: DropReason) -> RequestProblem:
+    """What a caller is told who waits for an answer that was given up."""
+    match reason:
+        case DropReason.DEADLINE:
+            return RequestProblem(ProblemKind.DEADLINE_EXCEEDED)
+        case DropReason.SHUTDOWN | DropReason.CANCELLED:
+            return RequestProblem(ProblemKind.SHUTTING_DOWN, retry_after_ms=1000)
+        case _:
+            return RequestProblem(ProblemKind.OVERLOADED, reason.value, retry_after_ms=1000)
 
 
 def _internal_detail(error: EngineError) -> str:

@@ -6,12 +6,11 @@ prompts, keys or tickets: callers log counts, codes and reasons.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import time
-from typing import Any, TextIO
+from typing import TextIO
 
+from engine.log_format import make_formatter
 from gateway.config import LoggingConfig
 
 _MAX_SITES = 256
@@ -55,37 +54,10 @@ class _PeerNoise(logging.Filter):
         return not type(error).__module__.startswith("aiohttp.http_exceptions")
 
 
-class HumanFormatter(logging.Formatter):
-    """``12:34:56.789 INFO  gateway.app  ready``; the traceback follows."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        head = f"{clock}.{int(record.msecs):03d} {record.levelname:<7} {record.name}"
-        text = f"{head}  {record.getMessage()}"
-        if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
-        return text
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line: ``time`` (seconds), ``level``, ``logger``, ``message``."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {
-            "time": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
-
-
 def configure_logging(config: LoggingConfig, stream: TextIO | None = None) -> None:
     """Replace the root logger's handlers with one on ``stream`` (standard error)."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if config.format == "json" else HumanFormatter())
+    handler.setFormatter(make_formatter(config.format))
     handler.addFilter(WarningThrottle())
     handler.addFilter(_PeerNoise())
     root = logging.getLogger()

@@ -36,19 +36,32 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _PLATE_MARGIN = 2  # pixels around a label's text
 
 
-def annotate(picture: Picture, answer: Answer, mode: Mode) -> Attachment:
-    """Draw ``answer`` on a copy of ``picture``, at most ``MAX_SIDE`` pixels a side, as JPEG.
+def shrink(picture: Picture) -> Picture:
+    """``picture`` if it has at most ``MAX_SIDE`` pixels a side, else a smaller copy.
 
-    ``picture`` has the size that the answer names and stays unchanged.
+    Done before an item waits for its answer: 8K frames in waiting would hold 100 MB each.
     """
-    canvas, ratio = _shrunk(picture)
+    height, width = picture.shape[:2]
+    ratio = min(1.0, MAX_SIDE / max(width, height))
+    if ratio == 1.0:
+        return picture
+    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+    return cast(Picture, cv2.resize(picture, size, interpolation=cv2.INTER_AREA))
+
+
+def annotate(canvas: Picture, answer: Answer, mode: Mode) -> Attachment:
+    """Draw ``answer`` on ``canvas``, which is changed, and encode it as JPEG.
+
+    ``canvas`` is the answer's picture after :func:`shrink`.
+    """
+    height, width = canvas.shape[:2]
+    scale = _Scale(width / answer.width, height / answer.height)
     if isinstance(answer, Classification):
         _draw_classes(canvas, answer)
     elif mode == "blur":
-        blur_regions(canvas, [_scaled(thing.box, ratio) for thing in answer.objects])
+        blur_regions(canvas, [scale.box(thing.box) for thing in answer.objects])
     else:
-        _draw_objects(canvas, answer, ratio)
-    height, width = canvas.shape[:2]
+        _draw_objects(canvas, answer, scale)
     _, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     return Attachment(
         kind=AttachmentKind.ANNOTATED_FRAME,
@@ -78,19 +91,15 @@ def blur_regions(canvas: Picture, boxes: list[Box]) -> None:
         )
 
 
-def _shrunk(picture: Picture) -> tuple[Picture, float]:
-    """A copy to draw on, and its size relative to ``picture``."""
-    height, width = picture.shape[:2]
-    ratio = min(1.0, MAX_SIDE / max(width, height))
-    if ratio == 1.0:
-        return picture.copy(), 1.0
-    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
-    return cast(Picture, cv2.resize(picture, size, interpolation=cv2.INTER_AREA)), ratio
+class _Scale(NamedTuple):
+    """From the sent picture's pixels to the canvas's."""
 
+    x: float
+    y: float
 
-def _scaled(box: Box, ratio: float) -> Box:
-    x1, y1, x2, y2 = box
-    return x1 * ratio, y1 * ratio, x2 * ratio, y2 * ratio
+    def box(self, box: Box) -> Box:
+        x1, y1, x2, y2 = box
+        return x1 * self.x, y1 * self.y, x2 * self.x, y2 * self.y
 
 
 class _Pen(NamedTuple):
@@ -110,21 +119,21 @@ class _Pen(NamedTuple):
         )
 
 
-def _draw_objects(canvas: Picture, answer: Detections, ratio: float) -> None:
+def _draw_objects(canvas: Picture, answer: Detections, scale: _Scale) -> None:
     pen = _Pen.for_canvas(canvas)
     for thing in reversed(answer.objects):  # the strongest on top
         # From the label alone, so that a colour does not change when other objects come and go.
         colour = PALETTE[zlib.crc32(thing.label.encode()) % len(PALETTE)]
-        _draw_object(canvas, thing, ratio, pen, colour)
+        _draw_object(canvas, thing, scale, pen, colour)
 
 
 def _draw_object(
-    canvas: Picture, thing: DetectedObject, ratio: float, pen: _Pen, colour: Colour
+    canvas: Picture, thing: DetectedObject, scale: _Scale, pen: _Pen, colour: Colour
 ) -> None:
-    left, top, right, bottom = (round(value) for value in _scaled(thing.box, ratio))
+    left, top, right, bottom = (round(value) for value in scale.box(thing.box))
     cv2.rectangle(canvas, (left, top), (right, bottom), colour, pen.line, cv2.LINE_AA)
     for x, y in thing.landmarks or ():
-        centre = round(x * ratio), round(y * ratio)
+        centre = round(x * scale.x), round(y * scale.y)
         cv2.circle(canvas, centre, pen.line + 1, _BLACK, cv2.FILLED, cv2.LINE_AA)
         cv2.circle(canvas, centre, pen.line, colour, cv2.FILLED, cv2.LINE_AA)
     text = f"{thing.label} {thing.score:.2f}"

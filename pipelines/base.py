@@ -52,11 +52,12 @@ class ItemOptions(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One item on its way: ``tensor [3, H, W]``, and ``picture`` only if it will be annotated."""
+    """One item on its way: ``tensor [3, H, W]``, and ``canvas``, the picture at the size of its
+    annotated frame, only if there will be one."""
 
     tensor: NDArray[np.float32]
     placement: Placement
-    picture: images.Picture | None
+    canvas: images.Picture | None
     options: ItemOptions
 
 
@@ -102,7 +103,8 @@ class PicturePipeline:
         picture = images.decode(payload)
         fitted, placement = images.fit(picture, self._spec)
         tensor = images.to_tensor(fitted, self._spec)
-        return Prepared(tensor, placement, picture if wanted.annotate else None, wanted)
+        canvas = annotate.shrink(picture) if wanted.annotate else None
+        return Prepared(tensor, placement, canvas, wanted)
 
     def run(self, batch: Sequence[Prepared]) -> list[Outputs]:
         size = self._fixed_batch or max(1, len(batch))
@@ -114,9 +116,9 @@ class PicturePipeline:
     def interpret(self, prepared: Prepared, raw: Outputs, options: bytes) -> Output:
         answer = self._reader.read(raw, prepared.placement)
         data = msgspec.json.encode(answer)
-        if prepared.picture is None or prepared.options.annotate is None:
+        if prepared.canvas is None or prepared.options.annotate is None:
             return Output(data=data)
-        attachment = annotate.annotate(prepared.picture, answer, prepared.options.annotate)
+        attachment = annotate.annotate(prepared.canvas, answer, prepared.options.annotate)
         return Output(data=data, attachments=(attachment,))
 
     def _run_piece(self, tensors: list[NDArray[np.float32]]) -> list[Outputs]:

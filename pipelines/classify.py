@@ -50,7 +50,13 @@ class ClassReader:
         self._options = options
 
     def read(self, outputs: Sequence[Array], placement: Placement) -> Classification:
-        """Raises ValueError when there is not one score per label."""
+        """Raises ValueError when the first output is not one score per class, or labels differ."""
+        shape = outputs[0].shape
+        if not shape or any(size != 1 for size in shape[1:]):
+            raise ValueError(
+                f"expected an output [batch, classes], got {['batch', *shape]}; "
+                "kind must be another for a network that does not score whole pictures"
+            )
         scores = outputs[0].reshape(-1)
         if self._labels and len(self._labels) != len(scores):
             raise ValueError(f"{len(self._labels)} labels, but {len(scores)} classes")

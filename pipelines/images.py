@@ -1,8 +1,9 @@
 """From encoded bytes to a network's input, and nothing about what the network means.
 
 Pictures are uint8 ``[height, width, 3]`` in OpenCV's order, blue first. Untrusted bytes come this
-far only after the gateway checked the size that their header claims; a worker also runs with
-``OPENCV_IO_MAX_IMAGE_PIXELS``, which makes the decoder refuse before it allocates.
+far only after the gateway checked the size that their header claims, and how often a decoder
+would go over it; a worker also runs with ``OPENCV_IO_MAX_IMAGE_PIXELS``, which makes the decoder
+refuse before it allocates. A decoder cannot be interrupted: these checks are its time limit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
 from engine.manifest import InputSpec
+from pipelines import png
 from pipelines.boxes import Placement
 
 Picture = NDArray[np.uint8]
@@ -49,6 +51,8 @@ def decode(data: memoryview) -> Picture:
     if not complete:
         # Some decoders fill what is missing with grey, and a model finds things in grey too.
         raise InvalidInput(f"the {name} picture is truncated ({len(data)} bytes)")
+    if name == "PNG" and png.is_overfull(data):
+        raise InvalidInput("the PNG picture has more data than pixels")
     try:
         picture = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR)
     except cv2.error:

@@ -30,6 +30,8 @@ from engine.types import (
 
 logger = logging.getLogger(__name__)
 
+MIN_RETRY_AFTER_S = 1.0
+
 
 class ModelBatcher:
     """Drives a :class:`BatchPolicy` and a :class:`Dispatcher`; runs on the event loop's thread.
@@ -57,6 +59,7 @@ class ModelBatcher:
         self._lane_ids = itertools.count()
         self._keys = itertools.count()
         self._unavailable: str | None = "the model is starting"
+        self._retry_at: float | None = None  # loop time; while unavailable
         self._is_closing = False
         self._is_idle = asyncio.Event()  # nothing is in flight
         self._is_idle.set()
@@ -140,15 +143,15 @@ class ModelBatcher:
     def on_lost(self, keys: Sequence[int], reason: str) -> None:
         self._dispatcher.take_lost(keys, reason)
         if self._unavailable is not None:
-            self._fail_waiting(self._unavailable)
+            self._fail_waiting()
         self._schedule_pump()
 
     def on_batch(self, size: int, run_s: float) -> None:
         self._cost.observe_run(size, run_s)
 
-    def on_unavailable(self, reason: str) -> None:
-        self._unavailable = reason
-        self._fail_waiting(reason)
+    def on_unavailable(self, reason: str, retry_at: float | None) -> None:
+        self._unavailable, self._retry_at = reason, retry_at
+        self._fail_waiting()
 
     # --- statistics
 
@@ -230,14 +233,22 @@ class ModelBatcher:
         if self._is_closing or lane.is_closed:
             raise Unavailable("the engine or the lane is closed")
         if self._unavailable is not None:
-            raise Unavailable(self._unavailable)
+            raise self._refusal()
         if item.id in lane.entries:
             raise ValueError(f"item {item.id} of this lane is not answered yet")
 
-    def _fail_waiting(self, reason: str) -> None:
+    def _refusal(self) -> Unavailable:
+        reason = self._unavailable or "the model is not available"
+        if self._retry_at is None:
+            return Unavailable(reason)
+        retry_after_s = self._retry_at - asyncio.get_running_loop().time()
+        # The attempt must also load the model: who asks at once only hears the same again.
+        return Unavailable(reason, retry_after_s=max(MIN_RETRY_AFTER_S, retry_after_s))
+
+    def _fail_waiting(self) -> None:
         for entry in list(self._live.values()):
             if not self._dispatcher.holds(entry):
-                self._answer(entry, Failed(Unavailable(reason)))
+                self._answer(entry, Failed(self._refusal()))
 
     def _answer(self, entry: Entry, outcome: Outcome) -> None:
         """Tell the outcome, unless the item was answered before.

@@ -37,8 +37,11 @@ class ExecutorEvents(Protocol):
     def on_batch(self, size: int, run_s: float) -> None:
         """A batch of ``size`` items ran for ``run_s`` seconds (feeds the cost model)."""
 
-    def on_unavailable(self, reason: str) -> None:
-        """No worker will come back by itself soon (circuit open): answer what waits."""
+    def on_unavailable(self, reason: str, retry_at: float | None) -> None:
+        """No worker will come back by itself soon (circuit open): answer what waits.
+
+        ``retry_at`` is when the next attempt begins (loop time), None if that is not known.
+        """
 
 
 class Executor(Protocol):

@@ -13,6 +13,8 @@ import msgspec
 
 from engine.manifest import Manifest
 
+MAX_UP_BYTES = 4 * 1024 * 1024  # of one message; a step of 32 answers has a few kB
+
 
 class StartLlm(msgspec.Struct, frozen=True, tag=0, array_like=True, kw_only=True):
     """Everything a worker needs; ``config`` is ``engine.config.LlmConfig`` as a mapping."""
@@ -106,11 +108,13 @@ class Step(msgspec.Struct, frozen=True, tag=7, array_like=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=8, array_like=True):
-    """The prompt never ran. ``code`` is that of an ``engine.errors`` class."""
+    """The prompt never ran, or its upstream server gave it up. ``code`` is that of an
+    ``engine.errors`` class; ``retry_after_s`` 0 leaves the choice to the client's side."""
 
     key: int
     code: str
     detail: str
+    retry_after_s: float = 0.0
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=9, array_like=True, kw_only=True):

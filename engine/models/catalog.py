@@ -12,6 +12,7 @@ from engine.errors import UnknownModel
 from engine.manifest import InputSpec
 
 DEFAULT_MODEL = "centerface"
+CHAT = "chat"  # the kind of language models, which engine.llm serves
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,8 +33,9 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One model. ``sources`` by role: ``model`` always, ``labels`` (a JSON list) optionally.
 
     ``importer`` names the module in :mod:`engine.models.importers` that turns the model's source
-    file into the ONNX file the engine loads. A change of importer, sources or manifest fields
-    takes a new ``version``: caches hold finished imports under it.
+    file into what the engine loads: an ONNX file, or for the kind ``chat`` a Hugging Face folder.
+    A change of importer, sources or manifest fields takes a new ``version``: caches hold finished
+    imports under it. Only models of pictures have an ``input``.
     """
 
     version: str
@@ -41,13 +43,23 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     licence: str
     importer: str
     kind: str
-    input: InputSpec
     sources: dict[str, Source]
+    input: InputSpec | None = None
     options: dict[str, Any] = {}
 
     @property
     def download_bytes(self) -> int:
         return sum(source.download_bytes for source in self.sources.values())
+
+    @property
+    def imported_name(self) -> str:
+        """What the importer writes, inside the model's directory."""
+        return "model" if self.kind == CHAT else "model.onnx"
+
+    @property
+    def needed_extra(self) -> str:
+        """Which of the package's extras has what the importer needs."""
+        return "llm" if self.kind == CHAT else "server"
 
 
 class ClipEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

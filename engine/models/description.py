@@ -1,6 +1,7 @@
 """Models that are files: an ONNX file and, beside it, a TOML file that says what it means.
 
 ``detector.onnx`` is described by ``detector.toml``; without one it is served as plain tensors.
+A folder with a ``config.json`` is a language model as Hugging Face publishes them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 import msgspec
 
 from engine.manifest import InputSpec, Manifest
+from engine.models.catalog import CHAT
 from engine.models.errors import ManifestError, MissingModel
+from engine.models.onnx_file import check_onnx_file
 
 TENSORS_PIPELINE = "engine.onnx.tensors:build"
 
@@ -41,13 +44,20 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_model_file(path: Path) -> Manifest:
-    """Describe the ONNX file at ``path``; every path in the answer is absolute.
+    """Describe the ONNX file or folder at ``path``; every path in the answer is absolute.
+
+    That the file is a whole ONNX model is checked for the pipelines that come along; a pipeline
+    of one's own may make of it what it likes.
 
     Raises:
         MissingModel: there is no such file.
-        ManifestError: the TOML file cannot be used; the text names it and the key.
+        ManifestError: the TOML file cannot be used, the text names it and the key; or the file
+            is not an ONNX model.
     """
     path = path.absolute()
+    if (path / "config.json").is_file():
+        name = _checked_name(path.name, f"{path}: rename the folder, its name")
+        return Manifest(name=name, kind=CHAT, files={"model": str(path)})
     if path.suffix != ".onnx":
         raise ManifestError(f"{path}: a model file ends in .onnx")
     if not path.is_file():
@@ -55,13 +65,12 @@ def load_model_file(path: Path) -> Manifest:
     files = {"model": str(path)}
     toml_path = path.with_suffix(".toml")
     if not toml_path.is_file():
-        return Manifest(
-            name=_checked_name(path.stem, f"{path}: rename the file, its stem"),
-            pipeline=TENSORS_PIPELINE,
-            kind="tensors",
-            files=files,
-        )
+        name = _checked_name(path.stem, f"{path}: rename the file, its stem")
+        _check_network(path)
+        return Manifest(name=name, pipeline=TENSORS_PIPELINE, kind="tensors", files=files)
     described = _read_description(toml_path)
+    if described.pipeline in (None, TENSORS_PIPELINE):
+        _check_network(path)
     pipeline = {} if described.pipeline is None else {"pipeline": described.pipeline}
     return Manifest(
         name=_checked_name(described.name or path.stem, f"{toml_path}: name"),
@@ -87,6 +96,13 @@ def read_label_file(path: Path) -> tuple[str, ...]:
     if path.suffix != ".json":
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     return msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def _check_network(path: Path) -> None:
+    try:
+        check_onnx_file(path)
+    except (ValueError, OSError) as error:
+        raise ManifestError(f"{path}: {error}") from error
 
 
 def _read_description(toml_path: Path) -> Description:

@@ -2,7 +2,7 @@
 
 StoreError             root; the text says what happened and what to do
 ├── MissingModel       not in the cache (or no such file); the text names the command that gets it
-├── ManifestError      a model's description is wrong; the text names the file and the key
+├── ManifestError      a model's description or file is wrong; the text names the file and the key
 └── SourceError        a download failed, timed out or is not the file the catalogue promises
 """
 
@@ -24,7 +24,7 @@ class MissingModel(StoreError):
 
 
 class ManifestError(StoreError):
-    """A model's description cannot be used."""
+    """A model's description, or the file that it describes, cannot be used."""
 
     code = "invalid_manifest"
 

@@ -2,7 +2,7 @@
 
 Layout under ``home``::
 
-    models/NAME/VERSION/{model.onnx,manifest.json}
+    models/NAME/VERSION/{model.onnx,manifest.json}   (chat models: a folder, model)
     clips/NAME.mp4
     staging/KIND-NAME/      work in progress, emptied by the next pull of that name
     locks/KIND-NAME.lock    one pull at a time
@@ -24,12 +24,13 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from engine.manifest import Manifest
-from engine.models.catalog import Catalog, ClipEntry, ModelEntry, Source, load_catalog
+from engine.models.catalog import CHAT, Catalog, ClipEntry, ModelEntry, Source, load_catalog
 from engine.models.description import load_model_file, read_label_file
 from engine.models.errors import MissingModel, SourceError, StoreError
 from engine.models.sources import ProgressCallback, fetch
 
 _LOCK_WAIT_S = 1800.0  # as long as the other pull's download may take
+_READY = "ready"  # the stage of a pull's last report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +64,13 @@ class ModelStore:
         self._catalog = load_catalog() if catalog is None else catalog
 
     def resolve(self, name_or_path: str) -> Manifest:
-        """The manifest of a pulled catalogue model, or of an ONNX file (``file:`` is optional).
+        """The manifest of a pulled catalogue model, or of a user's own (``file:`` is optional): an
+        ONNX file or the folder of a language model.
 
         Raises:
             UnknownModel: no such name in the catalogue.
             MissingModel: not pulled yet, or no such file; the text says how to get it.
-            ManifestError: the TOML file beside the ONNX file is wrong.
+            ManifestError: the TOML file beside the ONNX file is wrong, or that is no ONNX file.
         """
         if is_file_reference(name_or_path):
             return load_model_file(Path(name_or_path.removeprefix("file:")).expanduser())
@@ -84,6 +86,9 @@ class ModelStore:
     def pull(self, name: str, progress: ProgressCallback | None = None) -> Manifest:
         """Download and import a catalogue model unless it is there; blocks.
 
+        ``progress`` hears nothing when the model is there; else its last call, whoever pulled,
+        has as many bytes done as there are.
+
         Raises:
             UnknownModel: no such name in the catalogue.
             SourceError: the download failed or is not what the catalogue promises.
@@ -94,12 +99,12 @@ class ModelStore:
         if (manifest := self._installed(name, entry)) is not None:
             return manifest
         with self._exclusive("model", name, report) as staging:
-            if (manifest := self._installed(name, entry)) is not None:
-                return manifest
-            finished = staging / "finished"
-            finished.mkdir()
-            self._build(name, entry, staging, finished, report)
-            _publish(finished, self._model_dir(name, entry))
+            if self._installed(name, entry) is None:
+                finished = staging / "finished"
+                finished.mkdir()
+                self._build(name, entry, staging, finished, report)
+                _publish(finished, self._model_dir(name, entry))
+        report(entry.download_bytes, entry.download_bytes, _READY)
         return self.resolve(name)
 
     def clip_path(self, name: str) -> Path:
@@ -125,6 +130,7 @@ class ModelStore:
                 _fetch_reporting([(entry.source, finished)], staging, report)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _publish(finished, path)
+        report(entry.source.download_bytes, entry.source.download_bytes, _READY)
         return path
 
     def list(self) -> tuple[StoreItem, ...]:
@@ -143,7 +149,7 @@ class ModelStore:
         except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             return None
         files = {role: directory / file for role, file in manifest.files.items()}
-        if not all(path.is_file() for path in files.values()):
+        if not all(path.exists() for path in files.values()):
             return None
         return msgspec.structs.replace(
             manifest, files={role: str(path) for role, path in files.items()}
@@ -156,14 +162,15 @@ class ModelStore:
         fetched = {role: staging / Path(s.file).name for role, s in entry.sources.items()}
         jobs = [(source, fetched[role]) for role, source in entry.sources.items()]
         _fetch_reporting(jobs, staging, report)
-        report(entry.download_bytes, entry.download_bytes, "importing")
-        _import_model(name, entry.importer, fetched["model"], finished / "model.onnx")
+        stage = "importing (half a minute)" if entry.kind == CHAT else "importing"
+        report(entry.download_bytes, entry.download_bytes, stage)
+        _import_model(name, entry, fetched["model"], finished / entry.imported_name)
         labels = read_label_file(fetched["labels"]) if "labels" in fetched else ()
         manifest = Manifest(
             name=name,
             version=entry.version,
             kind=entry.kind,
-            files={"model": "model.onnx"},  # relative: the cache may be moved or copied
+            files={"model": entry.imported_name},  # relative: the cache may be moved or copied
             input=entry.input,
             labels=labels,
             options=entry.options,
@@ -272,12 +279,13 @@ def _fetch_reporting(
         report(before, total, stage)
 
 
-def _import_model(name: str, importer: str, source: Path, target: Path) -> None:
+def _import_model(name: str, entry: ModelEntry, source: Path, target: Path) -> None:
     try:
-        module = importlib.import_module(f"engine.models.importers.{importer}")
+        module = importlib.import_module(f"engine.models.importers.{entry.importer}")
     except ModuleNotFoundError as error:
         raise StoreError(
-            f"importing {name!r} needs the package {error.name}: pip install 'clawstream[server]'"
+            f"importing {name!r} needs the package {error.name}: "
+            f"pip install 'clawstream[{entry.needed_extra}]'"
         ) from error
     try:
         module.convert(source, target)

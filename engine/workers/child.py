@@ -8,23 +8,35 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from engine.workers.channel import UP_OVERHEAD_BYTES, HostChannel
-from engine.workers.messages import Down, Start, Up
+import msgspec
+
+from engine.workers.channel import HostChannel
 
 DRAIN_S = 1.0  # from the process's end until its last bytes are read; they are in the buffer then
 TERMINATE_S = 0.3
 REAP_S = 5.0
+MAX_IMAGE_PIXELS = 1 << 26  # 67 million: above the largest picture a gateway lets through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What all processes of a pool are started with."""
+    """How a model's processes are started, and what they may say.
 
-    start: Start
-    slab_fd: int
+    The command is ``python -m module``, with the arguments of every worker and ``arguments``.
+    ``messages`` is the union of those that come up, each at most ``max_message_bytes``.
+    """
+
+    model: str
+    module: str
+    messages: Any
+    max_message_bytes: int
+    arguments: tuple[str, ...] = ()
+    inherited_fds: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Child:
@@ -47,14 +59,19 @@ class Child:
         channel.closed.add_done_callback(self._note_channel_closed)
 
     @classmethod
-    async def spawn(cls, index: int, launch: Launch, on_message: Callable[[Up], None]) -> Child:
+    async def spawn(
+        cls,
+        index: int,
+        launch: Launch,
+        on_message: Callable[[Any], None],
+        on_writable: Callable[[], None],
+    ) -> Child:
         """Start a process; a cancelled spawn leaves no process and no descriptor.
 
         Must run on a thread that outlives the worker: the kernel ties a worker's life to the
         *thread* that started it.
         """
-        limit = launch.start.max_output_bytes + UP_OVERHEAD_BYTES
-        channel = HostChannel(on_message, limit)
+        channel = HostChannel(launch.messages, launch.max_message_bytes, on_message, on_writable)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -77,7 +94,6 @@ class Child:
             channel.connection_lost(None)
             await child.stop()
             raise
-        child.send(launch.start)
         return child
 
     @property
@@ -88,7 +104,12 @@ class Child:
     def name(self) -> str:
         return self._name
 
-    def send(self, message: Down) -> None:
+    @property
+    def is_writable(self) -> bool:
+        """Whether its socket takes messages; ``on_writable`` tells when it does again."""
+        return self._channel.is_writable
+
+    def send(self, message: msgspec.Struct) -> None:
         self._channel.send(message)
 
     def kill(self, reason: str) -> None:
@@ -156,16 +177,16 @@ def start_process(index: int, launch: Launch, control_fd: int) -> subprocess.Pop
     A new session keeps it away from the terminal's signals: Ctrl-C must reach the host alone, so
     that what is in flight can be finished.
     """
-    command = [sys.executable, "-P", "-m", "engine.workers.process"]
-    command += ["--model", launch.start.manifest.name, "--worker", str(index)]
-    command += ["--parent", str(os.getpid())]
-    command += ["--control-fd", str(control_fd), "--slab-fd", str(launch.slab_fd)]
+    command = [sys.executable, "-P", "-m", launch.module]
+    command += ["--model", launch.model, "--worker", str(index)]
+    command += ["--parent", str(os.getpid()), "--control-fd", str(control_fd)]
+    command += launch.arguments
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=2,
-        env=worker_environment(index),
-        pass_fds=(control_fd, launch.slab_fd),
+        env={**worker_environment(index), **launch.environment},
+        pass_fds=(control_fd, *launch.inherited_fds),
         start_new_session=True,
     )
 
@@ -179,6 +200,8 @@ def worker_environment(index: int) -> dict[str, str]:
         "CLAWSTREAM_WORKER": str(index),
         # Official wheels from 1.29 on send telemetry unless this is set before the import.
         "ORT_DISABLE_TELEMETRY": "1",
+        # A picture's size is checked before it gets here; this is OpenCV's own last word.
+        "OPENCV_IO_MAX_IMAGE_PIXELS": str(MAX_IMAGE_PIXELS),
         # Each stage has its own thread: pools below them would fight for the same cores.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, cast
 
 from engine.errors import StartupError
@@ -68,12 +70,19 @@ def warm_up_sizes(max_batch_size: int) -> list[int]:
 
 
 def warm_up(
-    pipeline: Pipeline, max_batch_size: int, budget_s: float = WARM_UP_BUDGET_S
+    pipeline: Pipeline,
+    max_batch_size: int,
+    measured_run_s: Mapping[int, float] = MappingProxyType({}),
+    budget_s: float = WARM_UP_BUDGET_S,
 ) -> dict[int, float]:
     """Seconds per run and batch size: the fastest of a few, after one that is not counted.
 
-    Sizes that would not fit into ``budget_s`` are left out, except size 1.
+    Sizes that would not fit into ``budget_s`` are left out, except size 1. What an earlier worker
+    measured is taken over, after one run of size 1.
     """
+    if measured_run_s:
+        pipeline.warm_up(1)
+        return dict(measured_run_s)
     began = time.monotonic()
     fastest: dict[int, float] = {}
     for size in warm_up_sizes(max_batch_size):

@@ -11,13 +11,18 @@ from enum import Enum
 
 import msgspec
 
+from engine.log_format import LogFormat
 from engine.manifest import Manifest
 from engine.types import Attachment
 from engine.workers.slab import Span
 
 
 class Start(msgspec.Struct, frozen=True, tag=0, array_like=True, kw_only=True):
-    """Everything a worker needs to load its model."""
+    """Everything a worker needs to load its model.
+
+    ``measured_run_s`` is what an earlier worker of the slot measured at warm-up; with it, the
+    worker warms up for a single item only, because somebody waits for its answers.
+    """
 
     manifest: Manifest
     execution_providers: tuple[str, ...]
@@ -27,6 +32,8 @@ class Start(msgspec.Struct, frozen=True, tag=0, array_like=True, kw_only=True):
     prefetch_count: int
     max_output_bytes: int
     log_level: int
+    log_format: LogFormat
+    measured_run_s: dict[int, float] = {}
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):

@@ -11,13 +11,16 @@ from enum import Enum
 from engine.batching.executor import ExecutorEvents, Work
 from engine.config import ModelConfig
 from engine.errors import InternalError, InvalidInput, StartupError, Unavailable
+from engine.log_format import format_in_use
 from engine.manifest import Manifest
 from engine.types import Failed, Result, Timing
+from engine.workers.channel import UP_OVERHEAD_BYTES
 from engine.workers.child import Launch
-from engine.workers.host import HostState, WorkerHost
-from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, Ready, Start, Task
-from engine.workers.quota import available_cores, threads_per_worker
-from engine.workers.slab import Extent, Slab, Span, extent_bytes
+from engine.workers.extents import Extent
+from engine.workers.host import WorkerHost
+from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, Ready, Start, Task, Up
+from engine.workers.slab import Slab, Span, extent_bytes
+from engine.workers.supervisor import HostState
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +54,8 @@ class WorkerPool:
 
     Runs on the event loop that ``start`` runs on; that thread must outlive the pool, because the
     workers die with it. Bounds: ``workers * (1 + prefetch_count)`` batches, the slab's bytes.
-    ``threads`` is intra-op threads per worker, 0 = an equal share of the container's cores.
+    ``threads`` is intra-op threads per worker, at least 1: whoever knows all models divides the
+    container's cores between them (:func:`engine.workers.quota.threads_per_worker`).
     """
 
     def __init__(
@@ -92,9 +96,11 @@ class WorkerPool:
         if self._phase is not Phase.NEW:
             raise Unavailable("closed before it started")
         self._slab = self._open_slab()
-        launch = Launch(start=self._start_message(), slab_fd=self._slab.fd)
+        launch = self._launch(self._slab.fd)
+        first = self._start_message()
         self._hosts = tuple(
-            WorkerHost(index, launch, self._config, self) for index in range(self._config.workers)
+            WorkerHost(index, launch, first, self._config, self)
+            for index in range(self._config.workers)
         )
         name = self._manifest.name
         starts = [asyncio.create_task(host.start(), name=f"start-{name}") for host in self._hosts]
@@ -213,7 +219,8 @@ class WorkerPool:
             self._events.on_lost(keys, reason)
         gone = (HostState.OPEN, HostState.PROBING, HostState.CLOSED)
         if self._phase is Phase.SERVING and all(host.state in gone for host in self._hosts):
-            self._events.on_unavailable(self.statistics().reason)
+            probes = [host.probe_at for host in self._hosts if host.probe_at is not None]
+            self._events.on_unavailable(self.statistics().reason, min(probes, default=None))
 
     # helpers
 
@@ -229,18 +236,28 @@ class WorkerPool:
                 f"({error.strerror}); lower slab_bytes or free memory"
             ) from error
 
+    def _launch(self, slab_fd: int) -> Launch:
+        return Launch(
+            model=self._manifest.name,
+            module="engine.workers.process",
+            arguments=("--slab-fd", str(slab_fd)),
+            inherited_fds=(slab_fd,),
+            messages=Up,
+            max_message_bytes=self._config.max_output_bytes + UP_OVERHEAD_BYTES,
+        )
+
     def _start_message(self) -> Start:
         config = self._config
-        threads = self._threads or config.threads
         return Start(
             manifest=self._manifest,
             execution_providers=config.execution_providers,
-            threads=threads_per_worker(threads, config.workers, available_cores()),
+            threads=self._threads,
             prepare_threads=config.prepare_threads,
             max_batch_size=config.max_batch_size,
             prefetch_count=config.prefetch_count,
             max_output_bytes=config.max_output_bytes,
             log_level=logger.getEffectiveLevel(),
+            log_format=format_in_use(),
         )
 
     def _choose_host(self, alone: bool) -> WorkerHost | None:

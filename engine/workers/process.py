@@ -1,18 +1,13 @@
 """A worker process: ``python -m engine.workers.process``, started by ``engine.workers.child``.
 
-It dies with its host: the kernel kills it when the host's thread ends (``PR_SET_PDEATHSIG``), and
-the end of the control socket ends it too. Exit codes: 0 asked to finish, 3 the model could not be
-loaded (the reason went up the socket), 70 a fault in a stage.
+It dies with its host; ``engine.workers.lifeline`` says how, and lists the exit codes.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import faulthandler
 import logging
 import os
-import signal
 import sys
 import threading
 
@@ -25,32 +20,29 @@ from engine.workers.channel import (
     WorkerChannel,
     encode_message,
 )
+from engine.workers.lifeline import (
+    EXIT_FAULT,
+    EXIT_START_FAILED,
+    configure_logging,
+    guarded,
+    settle_in,
+)
 from engine.workers.loading import WorkerResources, import_factory, warm_up
-from engine.workers.messages import Finish, Ready, RunBatch, Start, StartFailed
+from engine.workers.messages import Down, Finish, Ready, RunBatch, Start, StartFailed
 from engine.workers.slab import SlabReader
-from engine.workers.stages import EXIT_FAULT, Stages, guarded
+from engine.workers.stages import Stages
 
 logger = logging.getLogger(__name__)
-
-EXIT_START_FAILED = 3
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# The interpreter's default of 5 ms lets a thread in pure Python hold up the run stage for as long.
-SWITCH_INTERVAL_S = 0.0005
 
 
 def main() -> None:
     arguments = parse_arguments()
-    die_with(arguments.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's; it decides
-    faulthandler.enable()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    for fd in (arguments.control_fd, arguments.slab_fd):
-        os.set_inheritable(fd, False)
-    channel = WorkerChannel(arguments.control_fd)
+    settle_in(arguments.parent, arguments.control_fd, arguments.slab_fd)
+    channel = WorkerChannel[Down](arguments.control_fd, msgspec.msgpack.Decoder(Down))
     start = channel.receive()
     if not isinstance(start, Start):
         sys.exit(0)  # the host left before it said anything
-    configure_logging(start, arguments.worker)
+    configure_logging(start.manifest.name, arguments.worker, start.log_level, start.log_format)
     stages = load(start, channel, SlabReader(arguments.slab_fd))
     reader = threading.Thread(target=read_forever, args=(channel, stages), daemon=True)
     reader.start()
@@ -69,28 +61,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; exit if it is dead already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
-def configure_logging(start: Start, worker: int) -> None:
-    name = f"{start.manifest.name}/{worker} pid {os.getpid()}"
-    logging.basicConfig(
-        level=start.log_level,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s worker {name} %(name)s: %(message)s",
-    )
-
-
-def load(start: Start, channel: WorkerChannel, slab: SlabReader) -> Stages:
+def load(start: Start, channel: WorkerChannel[Down], slab: SlabReader) -> Stages:
     """Build and warm the pipeline and say so; a failure is told, then ends the process."""
     resources = WorkerResources(start.execution_providers, start.threads)
     try:
         pipeline = import_factory(start.manifest.pipeline)(start.manifest, resources)
-        warmup_run_s = warm_up(pipeline, start.max_batch_size)
+        warmup_run_s = warm_up(pipeline, start.max_batch_size, start.measured_run_s)
     except Exception as error:
         if isinstance(error, EngineError):
             detail = error.detail
@@ -112,7 +88,7 @@ def load(start: Start, channel: WorkerChannel, slab: SlabReader) -> Stages:
     return stages
 
 
-def read_forever(channel: WorkerChannel, stages: Stages) -> None:
+def read_forever(channel: WorkerChannel[Down], stages: Stages) -> None:
     """The reader thread: batches in; the end of the socket ends the process at once."""
     try:
         while (message := channel.receive()) is not None:

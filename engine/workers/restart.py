@@ -17,8 +17,12 @@ class Restart(NamedTuple):
 
 
 class RestartPolicy:
-    """Exponential backoff with jitter; more than ``max_restarts`` within ``window_s`` opens the
-    circuit, and then there is one attempt, a probe, per window."""
+    """Exponential backoff with jitter; more than ``max_restarts`` useless workers within
+    ``window_s`` open the circuit, and then there is one attempt, a probe, per window.
+
+    A worker that answered something before it died does not count: the model works, and one
+    caller's poison must not shut out the others. Its item is quarantined at the second death.
+    """
 
     def __init__(self, max_restarts: int, window_s: float) -> None:
         self._max_restarts = max_restarts
@@ -30,10 +34,14 @@ class RestartPolicy:
         """Decide what follows a death.
 
         Args:
-            was_useful: it answered something; the backoff starts anew.
+            was_useful: it answered something; backoff and count start anew.
             jitter: 0..1, drawn by the caller; workers that died together come back apart.
         """
-        self._useless = 0 if was_useful else self._useless + 1
+        if was_useful:
+            self._useless = 0
+            self._deaths.clear()
+            return Restart(BASE_DELAY_S * (0.5 + jitter), False)
+        self._useless += 1
         self._deaths.append(now)
         recent = sum(now - death < self._window_s for death in self._deaths)
         if recent > self._max_restarts:

@@ -14,25 +14,27 @@ batch fails as a whole its items run again one by one, once, so that the one at 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Queue
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from engine.errors import InternalError, InvalidInput
 from engine.pipeline import Output, Pipeline
-from engine.types import Attachment
+from engine.types import Attachment, AttachmentKind
 from engine.workers.channel import UP_OVERHEAD_BYTES, encode_message
+from engine.workers.lifeline import guarded
 from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
 from engine.workers.slab import SlabReader
 
 logger = logging.getLogger(__name__)
 
-EXIT_FAULT = 70  # a stage itself failed, not an item
+MAX_ATTACHMENT_META_BYTES = 64 * 1024  # of an attachment, as on the wire
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,7 +212,7 @@ class Stages:
     def _interpret(self, item: _Item) -> bytes:
         began = time.monotonic_ns()
         output = self._pipeline.interpret(item.prepared, item.raw, item.options)
-        _check_types(output)
+        _check_output(output)
         size = output_bytes(output)
         if size > self._max_output_bytes:
             limit = self._max_output_bytes
@@ -241,16 +243,35 @@ def output_bytes(output: Output) -> int:
     return len(output.data) + parts
 
 
-def _check_types(output: Output) -> None:
-    """A pipeline may be anybody's: its mistake must fail the item, not the host's decoder."""
-    parts: list[object] = [output.data]
+def _check_output(output: Output) -> None:
+    """A pipeline may be anybody's: its mistake must fail the item, not the host's decoder, nor the
+    connection of a client that cannot read what it got."""
+    _check_json("data", output.data)
     for attachment in output.attachments:
         if not isinstance(attachment, Attachment):
             raise TypeError(f"attachments must be Attachment, not {type(attachment).__name__}")
-        parts += [attachment.meta, attachment.payload]
-    for part in parts:
-        if not isinstance(part, bytes):
-            raise TypeError(f"answers must be bytes, not {type(part).__name__}")
+        if not isinstance(attachment.kind, AttachmentKind):
+            raise TypeError(f"an attachment's kind must be AttachmentKind, not {attachment.kind!r}")
+        _check_bytes("an attachment's payload", attachment.payload)
+        _check_bytes("an attachment's meta", attachment.meta)
+        if len(attachment.meta) > MAX_ATTACHMENT_META_BYTES:
+            raise ValueError(f"an attachment's meta is over {MAX_ATTACHMENT_META_BYTES} bytes")
+        if attachment.meta:
+            _check_json("an attachment's meta", attachment.meta)
+
+
+def _check_bytes(name: str, part: object) -> None:
+    if not isinstance(part, bytes):
+        raise TypeError(f"{name} must be bytes, not {type(part).__name__}")
+
+
+def _check_json(name: str, part: object) -> None:
+    _check_bytes(name, part)
+    try:
+        # Not to msgspec.Raw, which would let invalid UTF-8 pass. 7 us for ten faces.
+        msgspec.json.decode(cast(bytes, part))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"{name} is not valid JSON (NaN is not, either): {error}") from error
 
 
 def _failure(item: _Item, stage: str, error: Exception) -> ItemFailed:
@@ -259,21 +280,6 @@ def _failure(item: _Item, stage: str, error: Exception) -> ItemFailed:
     reference = InternalError().reference
     logger.error("%s failed, reference %s", stage, reference, exc_info=error)
     return ItemFailed(item.task.key, Fault.INTERNAL, reference)
-
-
-def guarded(stage: Callable[[], None]) -> Callable[[], None]:
-    """``stage``; if it raises, the process ends, and the host answers, retries and restarts."""
-
-    def run() -> None:
-        try:
-            stage()
-        except OSError:
-            os._exit(0)  # the host is gone
-        except BaseException:
-            logger.critical("a stage failed", exc_info=True)
-            os._exit(EXIT_FAULT)
-
-    return run
 
 
 def _us_since(began_ns: int) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
-from aiohttp import BodyPartReader, MultipartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
 from engine.base import Engine
 from engine.types import (
@@ -24,9 +23,10 @@ from engine.types import (
     Result,
     Timing,
 )
+from gateway.api.forms import first_file
 from gateway.config import LimitsConfig, StreamsConfig
-from gateway.errors import ProblemKind, RequestProblem, from_engine_error
-from gateway.wire.picture import PictureError, UnknownCodec, read_picture_header
+from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
+from gateway.session.pictures import check_picture
 
 # Each may hold a whole picture in memory while it waits.
 MAX_CONCURRENT_REQUESTS = 64
@@ -117,7 +117,11 @@ class InferApi:
             raise RequestProblem(
                 ProblemKind.UNSUPPORTED_OPTION, f"annotate is one of {', '.join(ANNOTATIONS)}"
             )
-        return annotate if "image/" in request.headers.get("Accept", "") else None
+        condition, mime = ("with", "image/jpeg") if annotate else ("without", "application/json")
+        if not _accepts(request.headers.get("Accept") or "*/*", mime):
+            detail = f"{condition} annotate the answer is {mime}, which Accept rules out"
+            raise RequestProblem(ProblemKind.UNSUPPORTED_OPTION, detail)
+        return annotate
 
     def _deadline_ms(self, request: web.Request) -> float:
         longest = self._streams.max_deadline_ms
@@ -147,41 +151,23 @@ async def read_body(request: web.Request, limits: LimitsConfig) -> bytes:
         raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.assembly_timeout_s):
-            if is_form:
-                return await _read_form(request, limits)
-            return await _collect(request.content.iter_any(), limits)
+            body = await _collect(request, largest, limits)
     except TimeoutError:
         raise RequestProblem(
             ProblemKind.TIMEOUT, f"the body did not arrive in {limits.assembly_timeout_s:g} s"
         ) from None
-
-
-async def _read_form(request: web.Request, limits: LimitsConfig) -> bytes:
-    try:
-        reader = await request.multipart()
-        while True:
-            part = await reader.next()
-            if part is None:
-                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the form has no file")
-            if isinstance(part, MultipartReader):
-                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "nested forms are not read")
-            body = await _collect(_chunks(part), limits)
-            if part.filename is not None or part.name == "file":
-                return body
-    except (ValueError, AssertionError, HttpProcessingError):  # how aiohttp tells a malformed form
-        raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the form is malformed") from None
-
-
-async def _chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while chunk := await part.read_chunk():
-        yield chunk
-
-
-async def _collect(chunks: AsyncIterator[bytes], limits: LimitsConfig) -> bytes:
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
+    if is_form:
+        body = first_file(body, request.headers["Content-Type"])
         if len(body) > limits.max_frame_bytes:
+            raise _too_large(limits)
+    return body
+
+
+async def _collect(request: web.Request, largest: int, limits: LimitsConfig) -> bytes:
+    body = bytearray()
+    async for chunk in request.content.iter_any():  # waits whenever it has taken what was there
+        body += chunk
+        if len(body) > largest:
             raise _too_large(limits)
     return bytes(body)
 
@@ -192,38 +178,22 @@ def _too_large(limits: LimitsConfig) -> RequestProblem:
     )
 
 
-def check_picture(picture: bytes, limits: LimitsConfig) -> None:
-    """Refuse by its header what must not reach a decoder."""
-    try:
-        header = read_picture_header(picture)
-    except UnknownCodec as error:
-        raise RequestProblem(ProblemKind.UNKNOWN_CODEC, str(error)) from None
-    except PictureError as error:
-        raise RequestProblem(ProblemKind.INVALID_PICTURE, str(error)) from None
-    if (
-        header.width > limits.max_width
-        or header.height > limits.max_height
-        or header.pixels > limits.max_pixels
-    ):
-        raise RequestProblem(
-            ProblemKind.PICTURE_TOO_LARGE,
-            f"{header.width}x{header.height} exceeds {limits.max_width}x{limits.max_height} "
-            f"or {limits.max_pixels} pixels",
-        )
-
-
 def result_of(outcome: Outcome) -> Result:
     match outcome:
         case Result():
             return outcome
         case Failed(error):
             raise from_engine_error(error)
-        case Dropped(DropReason.DEADLINE):
-            raise RequestProblem(ProblemKind.DEADLINE_EXCEEDED)
-        case Dropped(DropReason.SHUTDOWN) | Cancelled():
-            raise RequestProblem(ProblemKind.SHUTTING_DOWN, retry_after_ms=1000)
         case Dropped(reason):
-            raise RequestProblem(ProblemKind.OVERLOADED, reason.value, retry_after_ms=1000)
+            raise from_dropped(reason)
+        case Cancelled():
+            raise from_dropped(DropReason.SHUTDOWN)
+
+
+def _accepts(accept: str, mime: str) -> bool:
+    """Whether one of the ranges of an Accept header covers ``mime``; weights do not matter here."""
+    ranges = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return not ranges.isdisjoint({"*/*", f"{mime.partition('/')[0]}/*", mime})
 
 
 def _json_response(result: Result) -> web.Response:

@@ -9,6 +9,7 @@ from aiohttp import web
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from engine.base import Engine, ModelStatistics
+from gateway.api.text_metrics import llm_families, prompt_families
 from gateway.metrics import PREFIX, LoopLag, Samples, counter, gauge, render
 from gateway.net.admission import ConnectionTable
 from gateway.session.registry import (
@@ -50,7 +51,9 @@ class MetricsApi:
         yield from self._loop_families()
         yield from self._connection_families()
         yield from self._session_families()
-        yield from _engine_families(self._engine.statistics().models)
+        models = self._engine.statistics().models
+        yield from _engine_families(models)
+        yield from llm_families(models)
 
     def _loop_families(self) -> Iterator[Metric]:
         lag = self._loop_lag.statistics()
@@ -84,7 +87,9 @@ class MetricsApi:
         yield counter("sessions_refused", "Sessions over the limit.", [({}, now.sessions_refused)])
         yield gauge("streams", "Open streams.", [({}, now.streams)])
         yield gauge("outbox_bytes", "Bytes waiting for slow readers.", [({}, now.outbox_bytes)])
+        yield gauge("input_bytes", "Bytes of unanswered frames.", [({}, now.input_bytes)])
         yield from _receipt_families(now.models)
+        yield from prompt_families(now)
 
 
 def _receipt_families(models: dict[str, ModelReceipts]) -> Iterator[Metric]:

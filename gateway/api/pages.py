@@ -46,9 +46,8 @@ _TYPES = {
 
 
 async def add_security_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler for every response, errors included."""
-    for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
+    """Signal handler for every response of a handler, errors included."""
+    response.headers.update(SECURITY_HEADERS)
 
 
 class PagesApi:

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from engine.errors import EngineError
+from gateway.api.pages import SECURITY_HEADERS
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error, problem_body
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,9 @@ async def problems_middleware(request: web.Request, handler: Handler) -> web.Str
         return problem_response(problem, instance=request.path)
     except EngineError as error:
         return problem_response(from_engine_error(error), instance=request.path)
+    except web.RequestPayloadError:  # its text quotes the body
+        malformed = RequestProblem(ProblemKind.INVALID_MESSAGE, "the body breaks HTTP's rules")
+        return problem_response(malformed, instance=request.path)
     except ConnectionError:
         return web.Response(status=400)  # the client has left: nobody will read this
     except Exception:  # task boundary: the client gets the reference that the log line has
@@ -66,6 +70,14 @@ async def problems_middleware(request: web.Request, handler: Handler) -> web.Str
         logger.exception("%s %s failed, reference %s", request.method, request.path, reference)
         fault = RequestProblem(ProblemKind.INTERNAL, f"reference {reference}")
         return problem_response(fault, instance=request.path)
+
+
+def error_response(status: int) -> web.Response:
+    """The answer where no middleware is: to what cannot be parsed as a request (400)."""
+    kind = _KINDS.get(status, ProblemKind.INTERNAL)
+    response = problem_response(RequestProblem(kind))
+    response.headers.update(SECURITY_HEADERS)
+    return response
 
 
 def _from_http_exception(request: web.Request, error: web.HTTPException) -> web.Response:

@@ -1,12 +1,15 @@
-"""Python client of the gateway: ``connect``, sources of frames, and what comes back.
+"""Python client of the gateway: ``connect``, frames and prompts, and what comes back.
 
 async with connect("ws://127.0.0.1:8400") as client:
     async for result in client.stream_frames(open_source(0), model="centerface"):
         print(result.seq, result.data["objects"])
+    async for event in client.stream_chat("smollm2-135m", [{"role": "user", "content": "Hello"}]):
+        print(event.text, end="")
 """
 
 from __future__ import annotations
 
+from gateway.client.chat import ChatStream, TextEvent, TextUsage
 from gateway.client.connection import Client, connect
 from gateway.client.errors import (
     AuthError,
@@ -26,6 +29,7 @@ from gateway.client.streams import FrameStream
 __all__ = [
     "AuthError",
     "CapturedFrame",
+    "ChatStream",
     "Client",
     "ClientError",
     "ConnectError",
@@ -37,6 +41,8 @@ __all__ = [
     "SourceError",
     "StreamError",
     "StreamStatistics",
+    "TextEvent",
+    "TextUsage",
     "connect",
     "frames_from_bytes",
     "open_source",

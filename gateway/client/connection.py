@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from gateway.client.attached import AttachedStream
 from gateway.client.backoff import Backoff, may_reconnect
+from gateway.client.chat import ChatStream, chat_spec
 from gateway.client.errors import (
     AuthError,
     ClientError,
@@ -91,8 +93,8 @@ class Client:
         self._settings = settings
         self._link: Link | None = None
         self._welcome: Welcome | None = None
-        self._streams: dict[FrameStream, int] = {}  # live ones, with their id on this connection
-        self._by_id: dict[int, FrameStream] = {}
+        self._streams: dict[AttachedStream, int] = {}  # live ones, with their id on this connection
+        self._by_id: dict[int, AttachedStream] = {}
         self._next_stream = 1
         self._problem = ""  # what the server said last about the connection
         self._failure: ClientError | None = None
@@ -199,9 +201,41 @@ class Client:
         spec = StreamSpec(model=model, options=options, fps=fps)
         return FrameStream(self, source, spec, on_event or self._pass_event)
 
+    def stream_chat(
+        self,
+        model: str,
+        messages: Sequence[Any] | None = None,
+        *,
+        prompt: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        deadline_ms: float | None = None,
+        version: str | None = None,
+        priority: str = "standard",
+        weight: float = 1.0,
+    ) -> ChatStream:
+        """Ask a language model and iterate over its answer; asks when iterated.
+
+        Args:
+            messages: turns with ``role`` and ``content``, as mappings or structs; or ``prompt``.
+            sampling: ``temperature``, ``max_tokens``, ``stop`` … (docs/wire-protocol.md).
+            deadline_ms: when the server gives the answer up.
+
+        Raises:
+            ValueError: both or neither of messages and prompt, or more than one control message
+                holds. Iterating raises ``StreamError`` when there is no answer, or none any more,
+                and ``ConnectError`` when there is no connection.
+        """
+        options = StreamOptions(
+            deadline_ms=deadline_ms, version=version, priority=priority, weight=weight
+        )
+        spec = chat_spec(
+            model, messages=messages, prompt=prompt, sampling=sampling, options=options
+        )
+        return ChatStream(self, spec)
+
     # --- for the streams ---------------------------------------------------------------------
 
-    def start_stream(self, stream: FrameStream) -> None:
+    def start_stream(self, stream: AttachedStream) -> None:
         if self._serving is None or self._failure is not None or self._serving.done():
             raise self._failure or ConnectError("not connected")
         if len(self._streams) >= self._greeting.limits.max_streams:
@@ -210,12 +244,12 @@ class Client:
         if self._link is not None:
             self._open(stream, self._link)
 
-    def reopen_stream(self, stream: FrameStream) -> None:
+    def reopen_stream(self, stream: AttachedStream) -> None:
         if self._link is not None:
             self._by_id.pop(self._streams[stream], None)
             self._open(stream, self._link)
 
-    def forget_stream(self, stream: FrameStream) -> None:
+    def forget_stream(self, stream: AttachedStream) -> None:
         self._by_id.pop(self._streams.pop(stream, -1), None)
 
     # --- for the connection ------------------------------------------------------------------
@@ -294,7 +328,7 @@ class Client:
         for stream in list(self._streams):
             self._open(stream, link)
 
-    def _open(self, stream: FrameStream, link: Link) -> None:
+    def _open(self, stream: AttachedStream, link: Link) -> None:
         number, self._next_stream = self._next_stream, self._next_stream + 1
         self._streams[stream] = number
         self._by_id[number] = stream

@@ -52,7 +52,7 @@ class Event:
     """Something that a program may want to tell its user.
 
     ``name`` is one of ``connected, disconnected, reconnected, goaway`` (of the connection) and
-    ``opened, drop, error, hint, closed`` (of a stream).
+    ``opened, drop, error, closed`` (of a stream).
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.client.statistics import StreamStatistics
 from gateway.wire.messages import Closed, CreditGrant
@@ -34,6 +35,13 @@ class _Counts:
     cancelled: int = 0
 
 
+class _Sent(NamedTuple):
+    """A frame in flight, as its source described it."""
+
+    t_us: int
+    media_time_s: float | None
+
+
 class FrameLedger:
     """Says whether a frame may be sent and settles it exactly once.
 
@@ -45,13 +53,13 @@ class FrameLedger:
     def __init__(self, statistics: StreamStatistics, *, max_in_flight: int) -> None:
         self._statistics = statistics
         self._max_in_flight = max_in_flight
-        self._captured_us: dict[int, int] = {}  # in flight, rising seq -> capture time
+        self._flying: dict[int, _Sent] = {}  # by rising seq
         self._credit = CreditGrant(max_frames=0, max_bytes=0)
         self._counts = _Counts()
 
     @property
     def in_flight(self) -> int:
-        return len(self._captured_us)
+        return len(self._flying)
 
     def open(self, credit: CreditGrant) -> None:
         """The stream was opened, or opened again: credit counts from here."""
@@ -67,7 +75,7 @@ class FrameLedger:
 
     def can_send(self, size_bytes: int) -> bool:
         """Whether credit covers one more frame; one is always allowed when none is in flight."""
-        if not self._captured_us:
+        if not self._flying:
             return True
         counts, credit = self._counts, self._credit
         return (
@@ -76,24 +84,29 @@ class FrameLedger:
             and counts.sent_bytes + size_bytes <= credit.max_bytes
         )
 
-    def sent(self, seq: int, t_us: int, size_bytes: int) -> None:
+    def sent(self, seq: int, t_us: int, size_bytes: int, media_time_s: float | None = None) -> None:
         """The frame is about to leave."""
-        self._captured_us[seq] = t_us
+        self._flying[seq] = _Sent(t_us, media_time_s)
         self._counts.sent += 1
         self._counts.sent_bytes += size_bytes
         self._statistics.sent += 1
         self._update()
+
+    def media_time_s(self, seq: int) -> float | None:
+        """Position in the clip of a frame in flight, if it has one."""
+        sent = self._flying.get(seq)
+        return None if sent is None else sent.media_time_s
 
     def result(self, seq: int, now: float) -> float | None:
         """Settle a frame and return its age in seconds; None if it is not in flight."""
         self._counts.results += 1
         self._counts.answered += 1
         self._statistics.results += 1
-        captured_us = self._captured_us.pop(seq, None)
+        sent = self._flying.pop(seq, None)
         self._update()
-        if captured_us is None:
+        if sent is None:
             return None
-        latency_s = now - captured_us / 1e6
+        latency_s = now - sent.t_us / 1e6
         self._statistics.latencies_s.add(latency_s)
         return latency_s
 
@@ -107,8 +120,8 @@ class FrameLedger:
             self._counts.dropped += count
             _add(self._statistics.dropped, reason, count)
         # Over what is in flight, not over the range: a range may be as long as 2**53.
-        for seq in [seq for seq in self._captured_us if first <= seq <= last]:
-            del self._captured_us[seq]
+        for seq in [seq for seq in self._flying if first <= seq <= last]:
+            del self._flying[seq]
         self._update()
 
     def error(self, seq: int, problem_type: str) -> None:
@@ -119,7 +132,7 @@ class FrameLedger:
             self._statistics.refused += 1
         else:
             self._statistics.errors += 1
-        self._captured_us.pop(seq, None)
+        self._flying.pop(seq, None)
         self._update()
 
     def closed(self, totals: Closed) -> None:
@@ -141,13 +154,13 @@ class FrameLedger:
         lost = self.in_flight
         if lost:
             _add(self._statistics.dropped, "disconnected", lost)
-        self._captured_us.clear()
+        self._flying.clear()
         self._update()
 
     def abandon(self) -> None:
         """Stop waiting for the receipts that are still missing."""
         self._statistics.unanswered += self.in_flight
-        self._captured_us.clear()
+        self._flying.clear()
         self._update()
 
     def _update(self) -> None:

@@ -36,7 +36,8 @@ class ResultAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameResult:
-    """The answer to one frame. ``t_us`` is its capture time, as the source set it.
+    """The answer to one frame. ``t_us`` is its capture time and ``media_time_s`` its position in
+    the clip, as the source set them.
 
     ``latency_s`` runs from the capture to the moment when the answer was received, whenever it
     is taken from the iterator.
@@ -49,6 +50,7 @@ class FrameResult:
     version: str
     timing: ResultTiming
     raw_data: bytes  # JSON
+    media_time_s: float | None = None
     attachments: tuple[ResultAttachment, ...] = ()
 
     @property
@@ -85,7 +87,10 @@ class FrameResult:
 
 
 def frame_result(
-    message: ResultMessage, latency_s: float, attachments: list[BinaryMessage]
+    message: ResultMessage,
+    latency_s: float,
+    media_time_s: float | None,
+    attachments: list[BinaryMessage],
 ) -> FrameResult:
     """The answer as programs see it; of the attachments only those of its frame."""
     return FrameResult(
@@ -96,6 +101,7 @@ def frame_result(
         version=message.version,
         timing=message.timing,
         raw_data=bytes(message.data),
+        media_time_s=media_time_s,
         attachments=tuple(
             ResultAttachment(
                 kind=attachment.header.type,

@@ -18,7 +18,6 @@ from gateway.client.frames import PICTURE_SUFFIXES, CapturedFrame, PictureSource
 
 LIVE_SCHEMES = ("rtsp://", "rtsps://", "rtmp://", "udp://", "srt://")
 CLIP_SCHEMES = ("http://", "https://")
-DEFAULT_PICTURE_FPS = 25.0
 OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 
@@ -51,8 +50,8 @@ def open_source(
             http address, a picture, a folder of pictures, or a list of encoded bytes or paths.
         fps: at most this many frames per second; None: what the source has.
         loop: begin again at the end (files and pictures).
-        realtime: files come at their own pace and late frames are skipped; if false, every frame
-            comes as fast as it is taken.
+        realtime: clips, and pictures with ``fps``, come at their own pace and late frames are
+            skipped; if false, every frame comes as fast as it is taken, like pictures without.
 
     Raises:
         SourceError: no such file, or nothing in it; devices and addresses fail when iterated.
@@ -65,7 +64,7 @@ def open_source(
         return LiveSource(partial(_read_camera, index), encode, name=f"camera {index}", fps=fps)
     if isinstance(spec, str) and spec.startswith(LIVE_SCHEMES):
         return LiveSource(partial(_read_network, spec), encode, name=_shown(spec), fps=fps)
-    picture_fps = (fps or DEFAULT_PICTURE_FPS) if realtime else None
+    picture_fps = fps if realtime else None
     if not isinstance(spec, str | Path):
         pictures = [item if isinstance(item, bytes) else Path(item) for item in spec]
         return PictureSource(pictures, fps=picture_fps, loop=loop)

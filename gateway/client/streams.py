@@ -12,11 +12,11 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.client.acks import AckTracker
+from gateway.client.attached import StreamOwner
 from gateway.client.capture import RateLimit
-from gateway.client.errors import Event, StreamError, problem_text
+from gateway.client.errors import ConnectError, Event, StreamError, problem_text
 from gateway.client.frames import CapturedFrame, FrameSource
 from gateway.client.ledger import FrameLedger
 from gateway.client.link import Link, LinkLost
@@ -32,7 +32,6 @@ from gateway.wire.messages import (
     Drop,
     EndInput,
     ErrorMessage,
-    Hint,
     Open,
     Opened,
     ResultMessage,
@@ -59,25 +58,14 @@ class StreamSpec:
     fps: float | None = None
 
 
-class StreamOwner(Protocol):
-    """The connection's side of a stream."""
-
-    def start_stream(self, stream: FrameStream) -> None:
-        """Open the stream now, and again after each reconnect; may raise a ClientError."""
-
-    def reopen_stream(self, stream: FrameStream) -> None:
-        """Try once more on the same connection."""
-
-    def forget_stream(self, stream: FrameStream) -> None:
-        """The stream is over; idempotent."""
-
-
 class FrameStream:
     """Answers to the frames of one source, by ``async for``, once.
 
     Leaving the loop early closes the stream. Of ``latest`` the oldest of 64 unread results is
     discarded and counted; under the other policies a reader that lags stops the producer. After a
     reconnect the stream goes on under a new id; what was in flight counts as ``disconnected``.
+    A source that ends during an outage, or before one, ends the stream with ``ConnectError`` if
+    frames are unanswered.
     """
 
     def __init__(
@@ -95,7 +83,6 @@ class FrameStream:
         self._is_live = bool(getattr(source, "is_live", True))
         self._ledger = FrameLedger(self.statistics, max_in_flight=MAX_RESULTS)
         self._rate = RateLimit(spec.fps)
-        self._hinted_rate = RateLimit(None)
         self._results: deque[FrameResult] = deque()
         self._attachments: list[BinaryMessage] = []
         self._changed = asyncio.Event()
@@ -107,6 +94,7 @@ class FrameStream:
         self._heard_at = 0.0
         self._finish_timeout_s = FINISH_TIMEOUT_S + (spec.options.deadline_ms or 0.0) / 1000
         self._was_open = False
+        self._num_lost = 0  # frames that this outage, if there is one, leaves without an answer
         self._reopen_at: float | None = None
         self._give_up_at = 0.0
         self._is_paused = False
@@ -162,6 +150,8 @@ class FrameStream:
         await self._end()
 
     async def _send_all(self) -> None:
+        # A live source would lose what it captures before it may send.
+        await self._until(lambda: self._was_open)  # bounded by ``on_tick`` and the client's budget
         frames = aiter(self._source)
         try:
             async for frame in frames:
@@ -172,24 +162,28 @@ class FrameStream:
 
     async def _offer(self, frame: CapturedFrame) -> None:
         """Send the frame, or drop it: every live frame has one chance."""
-        captured_at = frame.t_us / 1e6
-        if not self._rate.passes(captured_at):
+        if not self._rate.passes(frame.t_us / 1e6):
             return  # asked for: not a loss
-        if not self._hinted_rate.passes(captured_at) or self._is_too_large(frame):
+        if self._is_too_large(frame):
             self.statistics.dropped_at_capture += 1
             return
         size_bytes = len(frame.jpeg)
         if not self._can_send(size_bytes):
             if self._is_live and self._spec.options.policy != "lossless":
                 self.statistics.dropped_at_capture += 1
+                self._num_lost += not self._is_connected
                 await asyncio.sleep(0)  # a source that never waits must not starve the loop
                 return
             # Ends with credit, with the connection's end, or with the reader's.
             await self._until(lambda: self._can_send(size_bytes))
         await self._send(frame)
 
+    @property
+    def _is_connected(self) -> bool:
+        return self._link is not None and not self._link.is_lost
+
     def _can_send(self, size_bytes: int) -> bool:
-        if self._link is None or self._link.is_lost or self._is_paused:
+        if not self._is_connected or self._is_paused:
             return False
         if self._state is not StreamState.OPEN or not self._ledger.can_send(size_bytes):
             return False
@@ -212,7 +206,7 @@ class FrameStream:
         pieces = codec.split_binary(
             header, frame.jpeg, piece_bytes=max(1024, min(PIECE_BYTES, room // 8 * 8))
         )
-        self._ledger.sent(seq, frame.t_us, len(frame.jpeg))
+        self._ledger.sent(seq, frame.t_us, len(frame.jpeg), frame.media_time_s)
         try:
             for piece in pieces:
                 await link.send(piece)
@@ -227,7 +221,7 @@ class FrameStream:
             self._heard_at = time.monotonic()
             self._link.post(EndInput(stream=self._id))
             await self._until(lambda: self._is_finished)  # bounded by ``on_tick``
-        self.finish(None)
+        self.finish(self._loss())
 
     # --- for the connection; every call returns at once --------------------------------------
 
@@ -246,14 +240,17 @@ class FrameStream:
         self._changed.set()
 
     def on_detached(self) -> None:
-        """The connection is lost."""
+        """The connection is lost; a stream without more input has nothing to come back for."""
+        self._num_lost += self._ledger.in_flight
         self._ledger.disconnected()
-        was_ending = self._state in (StreamState.ENDING, StreamState.CLOSING)
+        state = self._state
         self._link = self._id = None
         self._state = StreamState.IDLE
         self._acks.reset()
         self._changed.set()
-        if was_ending:
+        if state is StreamState.ENDING:
+            self.finish(self._loss())
+        elif state is StreamState.CLOSING:
             self.finish(None)
 
     def finish(self, error: Exception | None) -> None:
@@ -309,15 +306,15 @@ class FrameStream:
             case Opened() if self._state is StreamState.IDLE:
                 self._state = advance(STREAM, self._state, StreamEvent.OPEN)
                 self._was_open = True
+                self._num_lost = 0
                 self._ledger.open(message.credit)
                 self._tell("opened")
-            case Hint():
-                self._on_hint(message)
             case Closed():
                 self._on_closed(message)
         self._changed.set()
 
     def _on_result(self, message: ResultMessage, now: float) -> None:
+        media_time_s = self._ledger.media_time_s(message.seq)
         latency_s = self._ledger.result(message.seq, now)
         attachments, self._attachments = self._attachments, []
         self._acks.received(message.seq)
@@ -328,7 +325,7 @@ class FrameStream:
         if len(self._results) >= MAX_RESULTS:
             self._results.popleft()
             self.statistics.discarded_unread += 1
-        self._results.append(frame_result(message, latency_s, attachments))
+        self._results.append(frame_result(message, latency_s, media_time_s, attachments))
 
     def _on_error(self, message: ErrorMessage) -> None:
         self._last_error = problem_text(message.problem)
@@ -347,11 +344,6 @@ class FrameStream:
         self._state = StreamState.CLOSED
         self.finish(StreamError(self._last_error, problem=message.problem))
 
-    def _on_hint(self, message: Hint) -> None:
-        if isinstance(message.max_fps, float):
-            self._hinted_rate = RateLimit(message.max_fps)
-        self._tell("hint", codec.encode(message).decode())
-
     def _on_closed(self, message: Closed) -> None:
         was_expected = self._state in (StreamState.ENDING, StreamState.CLOSING)
         self._state = StreamState.CLOSED
@@ -361,6 +353,13 @@ class FrameStream:
         self.finish(None if was_expected else StreamError(reason))
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _loss(self) -> ConnectError | None:
+        """Why a stream without more input ends without a connection; None if nothing is lost."""
+        if self._num_lost == 0:
+            return None
+        frames = "1 frame" if self._num_lost == 1 else f"{self._num_lost} frames"
+        return ConnectError(f"the connection was lost, {frames} unanswered")
 
     def _acknowledge(self) -> None:
         if self._link is not None and self._id is not None:

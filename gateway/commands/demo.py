@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from gateway.commands.chat import DEFAULT_MODEL as CHAT_MODEL
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.models import pull_with_progress
+from gateway.commands.out_file import check_out_file
 from gateway.commands.serve import run_gateway, serving_overrides
 from gateway.commands.stream import finish
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.commands.run import RunOptions, RunOutcome
 
 _HOST = "127.0.0.1"
+_PAGE_PORT = 8400
 _CLIPS = ("face", "street")
 
 
@@ -27,13 +31,27 @@ def demo(
     headless: Annotated[
         bool, typer.Option("--headless", help="No page: drive the gateway with the client.")
     ] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Serve a language model, too, and the page's Chat tab.")
+    ] = False,
     seconds: Annotated[
         float, typer.Option(min=1.0, max=86_400.0, help="How long, with --headless.")
     ] = 10.0,
     out: Annotated[
-        Path | None, typer.Option(help="With --headless: write annotated frames to this MP4 file.")
+        Path | None,
+        typer.Option(
+            callback=check_out_file,
+            help="With --headless: write annotated frames to this MP4 file.",
+        ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes any free port.")] = 8400,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help=f"0 takes any free port. Default: {_PAGE_PORT}, with --headless 0.",
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="A catalogue name or a model.onnx file.")
     ] = "centerface",
@@ -49,6 +67,7 @@ def demo(
     [bold]Examples[/bold]
 
       clawstream demo
+      clawstream demo --chat
       clawstream demo --headless --seconds 10 --out annotated.mp4
       clawstream demo --headless --model efficientnet-lite0 --clip street
     """
@@ -56,12 +75,15 @@ def demo(
 
     if not headless and out is not None:
         raise CommandError(ExitCode.USAGE, "--out: only together with --headless")
+    if headless and chat:
+        raise CommandError(ExitCode.USAGE, "--chat: is for the page, not for --headless")
     console = Console()
     store = ModelStore()
-    models = () if is_file_reference(model) else (model,)
-    pull_with_progress(store, (*models, *_CLIPS), console)
+    served = (model, CHAT_MODEL) if chat else (model,)
+    named = [name for name in served if not is_file_reference(name)]
+    pull_with_progress(store, (*named, *_CLIPS), console)
     if not headless:
-        _serve_page(port, model, console)
+        _serve_page(_PAGE_PORT if port is None else port, served, console)
         return
 
     from gateway.commands.run import RunOptions
@@ -74,15 +96,17 @@ def demo(
         seconds=seconds,
         out=out,
     )
-    outcome = asyncio.run(_drive(options, port, model, console))
-    finish(outcome, options, console, show_table=True)
+    outcome = asyncio.run(_drive(options, port or 0, model, console))
+    finish(outcome, options, console)
 
 
-def _serve_page(port: int, model: str, console: Console) -> None:
+def _serve_page(port: int, models: Sequence[str], console: Console) -> None:
     from gateway.config import load_config
 
     console.print("Starting; open the address in a browser, end with Ctrl-C.")
-    run_gateway(load_config(None, serving_overrides(_HOST, port, [model])))
+    if CHAT_MODEL in models:
+        console.print("The page has a Chat tab; “clawstream chat” talks in the terminal.")
+    run_gateway(load_config(None, serving_overrides(_HOST, port, models)))
 
 
 async def _drive(options: RunOptions, port: int, model: str, console: Console) -> RunOutcome:

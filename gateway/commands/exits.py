@@ -26,6 +26,7 @@ _SERVER_MODULES = {
     "pydantic_settings",
     "uvloop",
 }
+_LLM_MODULES = {"gguf", "safetensors", "tokenizers", "torch", "transformers"}
 
 
 class ExitCode(IntEnum):
@@ -80,6 +81,11 @@ def _judge(error: Exception) -> tuple[ExitCode, str] | None:
         case EngineError():
             return ExitCode.FAILED, str(error)
         case ModuleNotFoundError() if error.name in _SERVER_MODULES:
-            advice = "pip install 'clawstream[server,cpu]'"
-            return ExitCode.MISSING, f"this command needs the package {error.name}: {advice}"
+            return ExitCode.MISSING, _install(error.name, "server,cpu")
+        case ModuleNotFoundError() if error.name in _LLM_MODULES:
+            return ExitCode.MISSING, _install(error.name, "server,cpu,llm")
     return None
+
+
+def _install(module: str, extras: str) -> str:
+    return f"this command needs the package {module}: pip install 'clawstream[{extras}]'"

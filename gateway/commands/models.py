@@ -85,6 +85,8 @@ def show_model(
 ) -> None:
     """Show what a model or clip is: licence, files, pipeline, input, labels, options.
 
+    Ends with 2 when the file cannot be served: it or its description is wrong.
+
     [bold]Examples[/bold]
 
       clawstream models info centerface
@@ -106,12 +108,27 @@ def show_model(
 
 
 def pull_with_progress(store: ModelStore, names: Iterable[str], console: Console) -> None:
-    """Pull models and clips one after the other, each with a bar; silent for what is there."""
+    """Pull models and clips one after the other, each with a bar, or a line per stage if
+    ``console`` is no terminal; silent for what is there."""
     kinds = {item.name: item.kind for item in store.list()}
     for name in names:
         pull = store.pull_clip if kinds.get(name) == _CLIP else store.pull
-        with _download_bar(name, console) as progress:
+        show = _download_bar if console.is_terminal else _download_lines
+        with show(name, console) as progress:
             pull(name, progress)
+
+
+@contextmanager
+def _download_lines(name: str, console: Console) -> Iterator[ProgressCallback]:
+    shown = ""
+
+    def on_progress(done_bytes: int, total_bytes: int | None, stage: str) -> None:
+        nonlocal shown
+        if stage != shown:
+            shown = stage
+            console.print(f"{name}: {stage}", highlight=False, markup=False, soft_wrap=True)
+
+    yield on_progress
 
 
 @contextmanager

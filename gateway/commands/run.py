@@ -8,41 +8,41 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.client import (
-    ClientError,
-    ConnectError,
     Event,
     FrameResult,
     FrameStream,
-    SourceError,
-    StreamError,
     StreamStatistics,
     connect,
     open_source,
 )
 from gateway.client.sources import StoppableSource
-from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.client_errors import readable_client_errors
+from gateway.commands.exits import CommandError
 from gateway.commands.meter import ResultMeter
 from gateway.commands.video import AnnotatedVideo
 
 _REFRESH_S = 0.25
-_UNKNOWN_MODEL = "urn:clawstream:problem:unknown-model"
+_RECONNECT_S = 60.0  # a gateway that restarts loads its models first
+_PICTURES_HZ = 25.0  # in a video of pictures, which have no times of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What to stream and how. ``seconds`` ends a source that does not end by itself; ``out`` asks
-    for annotated frames and writes them to an MP4 file."""
+    """What to stream and how. Without a ``policy`` it is lossless for pictures, latest for what
+    comes at its own pace. ``seconds`` ends a source that does not end by itself; ``out`` asks for
+    annotated frames and writes them to an MP4 file."""
 
     url: str
     source: str
     model: str
-    policy: str = "latest"
+    policy: str | None = None
     deadline_ms: float | None = None
     fps: float | None = None
     loop: bool = False
@@ -61,12 +61,13 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run ended; ``num_written`` counts the frames in ``out``.
+    """How a run under ``policy`` ended; ``num_written`` counts the frames in ``out``.
 
     ``failure`` is why the connection or the stream ended before its source did.
     """
 
     statistics: StreamStatistics
+    policy: str
     seconds: float
     interrupted: bool
     num_written: int
@@ -89,7 +90,7 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
     Raises:
         CommandError: no such source, no connection, or nothing could be sent.
     """
-    with _readable_client_errors(options):
+    with readable_client_errors(options.url, options.model):
         source = open_source(
             options.source,
             fps=options.fps,
@@ -97,12 +98,17 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
             # Nothing is lost, so nothing is gained by playing a clip at its own pace.
             realtime=options.policy != "lossless",
         )
-        client = connect(options.url, api_key=options.api_key, on_event=listeners.on_event)
+        client = connect(
+            options.url,
+            api_key=options.api_key,
+            give_up_after_s=_RECONNECT_S,
+            on_event=partial(_on_event, console, listeners),
+        )
         async with client:
             stream = client.stream_frames(
                 source,
                 model=options.model,
-                policy=options.policy,
+                policy=_policy(options, source),
                 deadline_ms=options.deadline_ms,
                 annotate=None if options.out is None else "boxes",
             )
@@ -126,14 +132,15 @@ async def _follow(
         AnnotatedVideo(options.out) if options.out is not None else nullcontext() as video,
     ):
         try:
-            with _readable_client_errors(options):
+            with readable_client_errors(options.url, options.model):
                 async with _watched(console, meter, stream.statistics, options.seconds):
                     async for result in stream:
                         meter.add(time.monotonic(), result.latency_s)
                         if listeners.on_result is not None:
                             listeners.on_result(result)
                         if video is not None and result.annotated is not None:
-                            await asyncio.to_thread(video.add, result.annotated, result.t_us)
+                            at_s = _shown_at_s(result)
+                            await asyncio.to_thread(video.add, result.annotated, at_s)
                             num_written = video.num_frames
         except CommandError as error:
             if stream.statistics.sent == 0:
@@ -141,11 +148,33 @@ async def _follow(
             failure = error  # what was sent has receipts that are worth a look
     return RunOutcome(
         statistics=stream.statistics,
+        policy=_policy(options, source),
         seconds=time.monotonic() - started,
         interrupted=stop.interrupted,
         num_written=num_written,
         failure=failure,
     )
+
+
+def _policy(options: RunOptions, source: StoppableSource) -> str:
+    return options.policy or ("latest" if source.is_live else "lossless")
+
+
+def _shown_at_s(result: FrameResult) -> float:
+    """When the video shows the frame: as in the clip; pictures one after the other."""
+    if result.media_time_s is not None:
+        return result.media_time_s
+    return result.seq / _PICTURES_HZ
+
+
+def _on_event(console: Console, listeners: Listeners, event: Event) -> None:
+    if listeners.on_event is not None:
+        listeners.on_event(event)
+    if event.name == "disconnected":
+        text = f"connection lost: {event.detail}; trying again for {_RECONNECT_S:.0f} s"
+        console.print(text, highlight=False, soft_wrap=True)
+    elif event.name == "reconnected":
+        console.print("connected again", highlight=False)
 
 
 @contextmanager
@@ -199,19 +228,3 @@ async def _watch(
         status = f"{meter.status(now)}, {statistics.results} results, {dropped} dropped"
         progress.update(line, completed=now - started, description=status, refresh=True)
         await asyncio.sleep(_REFRESH_S)
-
-
-@contextmanager
-def _readable_client_errors(options: RunOptions) -> Iterator[None]:
-    try:
-        yield
-    except ConnectError as error:
-        raise CommandError(ExitCode.CANNOT_CONNECT, f"{options.url}: {error}") from error
-    except SourceError as error:
-        raise CommandError(ExitCode.MISSING, str(error)) from error
-    except StreamError as error:
-        is_unknown = error.problem is not None and error.problem.type == _UNKNOWN_MODEL
-        code = ExitCode.MISSING if is_unknown else ExitCode.FAILED
-        raise CommandError(code, f"model {options.model!r}: {error}") from error
-    except (ClientError, ValueError) as error:
-        raise CommandError(ExitCode.USAGE, str(error)) from error

@@ -17,6 +17,7 @@ from rich.console import Console
 from gateway.commands.exits import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from engine.models.store import ModelStore
     from gateway.config import GatewayConfig
 
 LISTENING = "listening on"
@@ -65,8 +66,8 @@ def check_config(
 ) -> None:
     """Check a configuration without starting anything.
 
-    Prints what would be served, or the first option that is wrong and ends with 2. The
-    environment counts too.
+    Prints what would be served and “ok”. Ends with 2 and the first option that is wrong, or with 3
+    if a model is not there. The environment counts too.
 
     [bold]Examples[/bold]
 
@@ -79,23 +80,48 @@ def check_config(
 
     config = load_config(file)
     console = Console(soft_wrap=True, highlight=False)
-    console.print("[green]ok[/green]")
     server = config.server
     scheme = "http" if server.tls_cert is None else "https"
     console.print(f"address: {scheme}://{server.host}:{server.port}")
     console.print(f"api keys: {len(server.api_keys)}")
     store = ModelStore()
-    for name, served in config.models.items():
+    missing = []
+    for name in config.models:
         try:
-            state = f"version {store.resolve(served.path or name).version}"
+            console.print(f"model {name}: {_described(name, config, store)}")
         except MissingModel as error:
-            state = f"[yellow]missing[/yellow]: {error}"
-        serving = served.serving
-        console.print(
-            f"model {name}: {state}; workers {serving.workers}, "
-            f"max_batch_size {serving.max_batch_size}, "
-            f"batch_timeout_millis {serving.batch_timeout_millis:g}"
+            missing.append(f"model {name}: {error}")
+    if missing:
+        raise CommandError(ExitCode.MISSING, "\n".join(missing))
+    console.print("[green]ok[/green]")
+
+
+def _described(name: str, config: GatewayConfig, store: ModelStore) -> str:
+    """One line about a model.
+
+    Raises:
+        MissingModel: it is not there.
+        ConfigError: its options are of another kind.
+    """
+    from gateway.serving import check_text_model
+    from gateway.session.options import TEXT_KINDS
+
+    served = config.models[name]
+    if served.upstream is not None:
+        return f"{served.upstream.model} at {served.upstream.url}"
+    serving, inference = served.serving, config.inference
+    options = (
+        f"workers {serving.workers}, max_batch_size {serving.max_batch_size}, "
+        f"batch_timeout_millis {serving.batch_timeout_millis:g}"
+    )
+    manifest = store.resolve(served.path or name)
+    if manifest.kind in TEXT_KINDS:
+        check_text_model(name, served)
+        options = (
+            f"weights {inference.weights}, max_batch_size {inference.max_batch_size}, "
+            f"max_seq_length {inference.max_seq_length}"
         )
+    return f"version {manifest.version}; {options}"
 
 
 def serving_overrides(host: str | None, port: int | None, models: Sequence[str]) -> dict[str, Any]:

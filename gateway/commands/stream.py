@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.out_file import check_out_file
 
 if TYPE_CHECKING:
     from gateway.client import Event, FrameResult
@@ -47,12 +48,13 @@ def stream(
         ),
     ] = None,
     policy: Annotated[
-        Policy,
+        Policy | None,
         typer.Option(
             help="latest: new frames replace old ones. fifo: in order, the newest gives way. "
-            "lossless: every frame, as fast as it is answered."
+            "lossless: every frame, as fast as it is answered. Default: latest, for pictures "
+            "without --fps lossless."
         ),
-    ] = Policy.LATEST,
+    ] = None,
     deadline_ms: Annotated[
         float | None, typer.Option(min=1.0, help="Give a frame up at this age.")
     ] = None,
@@ -66,13 +68,19 @@ def stream(
         bool, typer.Option("--verbose", "-v", help="With --json: drops and errors, too.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write annotated frames to this MP4 file.")
+        Path | None,
+        typer.Option(
+            callback=check_out_file,
+            help="Write annotated frames to this MP4 file: all with --policy lossless, else "
+            "at most 15 a second.",
+        ),
     ] = None,
 ) -> None:
     """Send a camera, a clip or a network stream to a gateway and show what comes back.
 
-    Shows rate, latency and drops while it runs, and the receipts at the end. Ctrl-C stops the
-    source, waits for what is in flight, and ends with 130; a second one ends at once.
+    Shows rate, latency and drops while it runs, and the receipts at the end; with --json they go
+    to standard error. Ctrl-C stops the source, waits for what is in flight, and ends with 130; a
+    second one ends at once.
 
     [bold]Examples[/bold]
 
@@ -89,7 +97,7 @@ def stream(
         url=url,
         source=source,
         model=model,
-        policy=policy.value,
+        policy=None if policy is None else policy.value,
         deadline_ms=deadline_ms,
         fps=fps,
         out=out,
@@ -101,25 +109,41 @@ def stream(
         on_result=_write_result if json else None, on_event=_write_event if verbose else None
     )
     outcome = asyncio.run(run_stream(options, console, listeners))
-    finish(outcome, options, console, show_table=not json)
+    finish(outcome, options, console)
 
 
-def finish(outcome: RunOutcome, options: RunOptions, console: Console, *, show_table: bool) -> None:
+def finish(outcome: RunOutcome, options: RunOptions, console: Console) -> None:
     """Show how the run ended, and end the command accordingly."""
     from gateway.commands.report import report_table
 
-    if show_table:
-        title = f"{Path(options.source).name} -> {options.model}, {outcome.seconds:.1f} s"
-        console.print(report_table(outcome.statistics, outcome.seconds, title))
-    if options.out is not None:
+    title = f"{Path(options.source).name} -> {options.model}, {outcome.seconds:.1f} s"
+    console.print(report_table(outcome.statistics, outcome.seconds, title))
+    if outcome.num_written > 0:
         written = f"{outcome.num_written} annotated frames in {options.out}"
         console.print(written, highlight=False, soft_wrap=True)
     if outcome.failure is not None:
         raise outcome.failure
-    if not outcome.statistics.receipts_add_up:
-        raise CommandError(ExitCode.FAILED, "the receipts do not add up")
+    problem = _problem(outcome, options)
+    if problem is not None:
+        raise CommandError(ExitCode.FAILED, problem)
     if outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _problem(outcome: RunOutcome, options: RunOptions) -> str | None:
+    """What was promised or asked for and did not happen, although the stream came to its end."""
+    statistics = outcome.statistics
+    if not statistics.receipts_add_up:
+        return "the receipts do not add up"
+    dropped = sum(statistics.dropped.values())
+    if outcome.policy == Policy.LOSSLESS.value and options.deadline_ms is None and dropped > 0:
+        return f"{dropped} of {statistics.sent} frames were dropped in spite of policy lossless"
+    if options.out is not None and outcome.num_written == 0:
+        return (
+            f"{options.out} is not written: none of {statistics.results} results of model "
+            f"{options.model!r} brought an annotated frame"
+        )
+    return None
 
 
 def _write_result(result: FrameResult) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -11,17 +13,20 @@ import av
 import cv2
 import numpy as np
 
-_TIME_BASE = Fraction(1, 1000)  # milliseconds: frames keep their capture times
-_NOMINAL_RATE = 15  # what the gateway annotates at most; players show the real times
+from gateway.commands.exits import CommandError, ExitCode
+
+_TIME_BASE = Fraction(1, 90_000)  # of MPEG: the usual frame rates have exact periods in it
+_NOMINAL_RATE = 25  # for the encoder's rate control; players show the real times
 _QUALITY = {"crf": "23", "preset": "veryfast"}
 
 
 class AnnotatedVideo:
-    """An H.264 file of JPEG frames, each at its capture time.
+    """An H.264 file of JPEG frames, each shown at its own time.
 
     A context manager; the file is complete once it is left. Calls block (a few milliseconds a
     frame) and must come from one thread at a time. The first frame sets the size, later ones are
-    scaled to it. Without any frame no file appears.
+    scaled to it; the last is shown as long as the one before. Without any frame no file appears.
+    Adding and leaving raise CommandError when the file cannot be written, once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,8 +34,9 @@ class AnnotatedVideo:
         self.num_frames = 0
         self._container: Any = None
         self._stream: Any = None
-        self._first_us = 0
+        self._first_s = 0.0
         self._last_pts = -1
+        self._period = round(1 / _NOMINAL_RATE / _TIME_BASE)
 
     def __enter__(self) -> AnnotatedVideo:
         return self
@@ -42,31 +48,35 @@ class AnnotatedVideo:
         trace: TracebackType | None,
     ) -> None:
         if self._container is not None:
-            self._container.mux(self._stream.encode(None))
-            self._container.close()
+            with self._writing():
+                self._mux(None)
+                self._container.close()
             self._container = None
 
-    def add(self, jpeg: bytes, captured_us: int) -> None:
-        """Append a frame; one that is not later than the one before is left out.
+    def add(self, jpeg: bytes, at_s: float) -> None:
+        """Append a frame of that time; one that is not later than the one before is left out.
 
         Raises:
-            ValueError: not a picture.
+            CommandError: not a picture, or the file cannot be written.
         """
         picture = cv2.imdecode(np.frombuffer(jpeg, dtype=np.uint8), cv2.IMREAD_COLOR)
         if picture is None:
-            raise ValueError("the annotated frame is not a picture")
-        if self._container is None:
-            self._open(picture.shape[1], picture.shape[0])
-            self._first_us = captured_us
-        pts = (captured_us - self._first_us) // 1000
-        if pts <= self._last_pts:
-            return
-        size = (self._stream.width, self._stream.height)
-        if (picture.shape[1], picture.shape[0]) != size:
-            picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-        frame = av.VideoFrame.from_ndarray(picture.astype(np.uint8, copy=False), format="bgr24")
-        frame.pts, frame.time_base = pts, _TIME_BASE
-        self._container.mux(self._stream.encode(frame))
+            raise CommandError(ExitCode.FAILED, "the annotated frame is not a picture")
+        with self._writing():
+            if self._container is None:
+                self._open(picture.shape[1], picture.shape[0])
+                self._first_s = at_s
+            pts = round((at_s - self._first_s) / _TIME_BASE)
+            if pts <= self._last_pts:
+                return
+            size = (self._stream.width, self._stream.height)
+            if (picture.shape[1], picture.shape[0]) != size:
+                picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+            frame = av.VideoFrame.from_ndarray(picture.astype(np.uint8, copy=False), format="bgr24")
+            frame.pts, frame.time_base = pts, _TIME_BASE
+            if self.num_frames > 0:
+                self._period = pts - self._last_pts
+            self._mux(frame)
         self._last_pts = pts
         self.num_frames += 1
 
@@ -78,3 +88,22 @@ class AnnotatedVideo:
         self._stream.pix_fmt = "yuv420p"
         self._stream.time_base = _TIME_BASE
         self._stream.codec_context.time_base = _TIME_BASE
+        self._container.start_encoding()  # opens the file: a bad path shows here, not at the end
+
+    def _mux(self, frame: av.VideoFrame | None) -> None:
+        for packet in self._stream.encode(frame):
+            packet.duration = self._period  # matters for the last one, which has no successor
+            self._container.mux(packet)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Make what the file system refuses readable; there is no second try."""
+        try:
+            yield
+        except (av.FFmpegError, OSError) as error:
+            container, self._container = self._container, None
+            if container is not None:
+                with suppress(av.FFmpegError, OSError):
+                    container.close()
+            reason = error.strerror or type(error).__name__
+            raise CommandError(ExitCode.FAILED, f"cannot write {self.path}: {reason}") from error

@@ -96,6 +96,11 @@ class ConnectionTable:
         for connection in self:
             connection.session.drain(deadline_ms)
 
+    def give_up_all(self) -> None:
+        """Tell every client that what is unanswered will not be answered any more."""
+        for connection in self:
+            connection.session.give_up()
+
     async def wait_idle(self, deadline: float) -> None:
         """Wait until nobody waits for anything, or ``deadline``."""
         loop = asyncio.get_running_loop()

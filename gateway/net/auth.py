@@ -108,6 +108,8 @@ class Keyring:
         """The principal behind ``token``, or None when it is no key of ours."""
         if not self._digests:
             return ANONYMOUS
+        if not token:
+            return None
         presented = _digest(token)
         # Every key is compared, so that the time does not tell which one came close.
         matches = [hmac.compare_digest(presented, digest) for digest in self._digests]

@@ -52,6 +52,9 @@ class ConnectionSession(Protocol):
     def drain(self, deadline_ms: int) -> None:
         """Tell the client to go elsewhere."""
 
+    def give_up(self) -> None:
+        """Time is up: tell what is unanswered as dropped."""
+
     @property
     def is_idle(self) -> bool:
         """Nothing accepted is unanswered."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.config import ServerConfig
+from gateway.config import LimitsConfig, ServerConfig
 from gateway.errors import ConfigError
+from gateway.net.http_protocol import HttpProtocol, RespondError
 from gateway.net.socket_options import BACKLOG, open_listeners
 
 # Also how long a client may take for its request headers.
@@ -20,6 +21,9 @@ LINGER_S = 2.0  # how long the rest of a refused body is read, so that the answe
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 # Sockets beside the WebSocket connections: requests, idle keep-alives, handshakes under way.
 PLAIN_CONNECTIONS = 256
+# WebSocket frames to a message: some clients send a large one in two. What is beyond the limit of
+# messages is left to the connection, which can tell them apart.
+FRAMES_PER_MESSAGE = 2
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +39,8 @@ class _Refuser(asyncio.Protocol):
 class HttpServer:
     """Binds, serves the given routes and stops. The sockets it holds are bounded.
 
-    ``start`` once, ``aclose`` any number of times.
+    ``start`` once, ``aclose`` any number of times. ``respond_error`` makes the answer to what
+    cannot be parsed as a request.
     """
 
     def __init__(
@@ -44,22 +49,20 @@ class HttpServer:
         *,
         routes: Sequence[web.AbstractRouteDef],
         middlewares: Sequence[Middleware],
-        max_connections: int,
-        user_timeout_s: float,
+        respond_error: RespondError,
+        limits: LimitsConfig,
     ) -> None:
         self._config = config
-        self._max_sockets = max_connections + PLAIN_CONNECTIONS
-        self._user_timeout_s = user_timeout_s
+        self._respond_error = respond_error
+        self._max_sockets = limits.max_connections + PLAIN_CONNECTIONS
+        self._max_frames_per_s = FRAMES_PER_MESSAGE * limits.max_messages_per_s
+        self._user_timeout_s = limits.tcp_user_timeout_s
         self._app = web.Application(middlewares=middlewares)
         self._app.add_routes(routes)
         self._runner = web.AppRunner(
             self._app,
-            access_log=None,
             handle_signals=False,
             handler_cancellation=True,  # a client that has left costs nothing more
-            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
-            lingering_time=LINGER_S,
-            auto_decompress=False,  # pictures do not compress, bombs do
             # Zero would mean "for ever" to aiohttp; nothing is in progress by then.
             shutdown_timeout=0.1,
         )
@@ -129,7 +132,16 @@ class HttpServer:
         assert server is not None, "aclose() stops listening first"
         if len(server.connections) >= self._max_sockets:
             return _Refuser()
-        return server()
+        return HttpProtocol(
+            server,
+            respond_error=self._respond_error,
+            max_frames_per_s=self._max_frames_per_s,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+            lingering_time=LINGER_S,
+            auto_decompress=False,  # pictures do not compress, bombs do
+        )
 
 
 def tls_context(config: ServerConfig) -> ssl.SSLContext | None:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from aiohttp import EofStream, WebSocketError, WSMsgType, web
 
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
+from gateway.net.http_protocol import HttpProtocol
 from gateway.net.socket_options import limit_write_buffer
 from gateway.wire.codec import MAX_BINARY_BYTES
 from gateway.wire.messages import SUBPROTOCOL
@@ -84,7 +85,8 @@ class Socket:
 
         Raises:
             PeerGone: there will be no more.
-            ConnectionFault: the peer broke RFC 6455, or a message is too long.
+            ConnectionFault: the peer broke RFC 6455, a message is too long, or it sends too many
+                frames.
         """
         # The queue behind receive(), which would close the socket by itself on every error.
         reader = self._response._reader
@@ -97,7 +99,9 @@ class Socket:
                 code, _KINDS.get(code, ProblemKind.INVALID_MESSAGE), str(error)
             ) from None
         except (EofStream, OSError, RuntimeError):
-            raise PeerGone from None
+            protocol = self._request.protocol
+            fault = protocol.fault if isinstance(protocol, HttpProtocol) else None
+            raise fault or PeerGone from None
         data = message.data
         # Control frames come as bytearrays; bytes of bytes copies nothing.
         return Received(message.type, data if isinstance(data, int) else bytes(data or b""))

@@ -1,21 +1,26 @@
-"""What a client's control messages do to streams: open, ack, cancel, end, close."""
+"""What a client's control messages do to streams: open, prompt, ack, cancel, end, close."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from engine.base import Engine
 from engine.errors import EngineError
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error
 from gateway.session.deliver import Deliver
-from gateway.session.frame_stream import FrameStream, StreamTable
+from gateway.session.frame_stream import FrameStream
 from gateway.session.ingest import Ingest
-from gateway.session.options import read_settings
+from gateway.session.options import check_model, read_settings
+from gateway.session.prompts import Moment, Prompts
 from gateway.session.receipts import stream_error
 from gateway.session.registry import SessionRegistry
+from gateway.session.stream_table import AnyStream, StreamTable
+from gateway.session.text_options import read_text_settings
+from gateway.session.text_stream import TextStream
 from gateway.wire.codec import UnexpectedMessage
-from gateway.wire.messages import Ack, Cancel, Close, EndInput, Open, Prompt
+from gateway.wire.messages import Ack, Cancel, Close, EndInput, Open, Prompt, StreamKind
 from gateway.wire.protocol import STREAM_EVENTS, StreamEvent, StreamState
 
 StreamMessage = Prompt | Ack | Cancel | EndInput | Close
@@ -25,7 +30,7 @@ class StreamCommands:
     """Applies control messages to one session's streams.
 
     What cannot be done is told as an ``error`` on the stream and changes nothing else; messages
-    to streams that are over are ignored.
+    to streams that are over are ignored. ``kinds`` are the kinds of the models, as far as known.
     """
 
     def __init__(
@@ -34,18 +39,24 @@ class StreamCommands:
         engine: Engine,
         limits: LimitsConfig,
         defaults: StreamsConfig,
+        text: TextConfig,
+        kinds: Mapping[str, str],
         streams: StreamTable,
         registry: SessionRegistry,
         deliver: Deliver,
         ingest: Ingest,
+        prompts: Prompts,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._defaults = defaults
+        self._text = text
+        self._kinds = kinds
         self._streams = streams
         self._registry = registry
         self._deliver = deliver
         self._ingest = ingest
+        self._prompts = prompts
 
     def open(self, message: Open, *, is_draining: bool) -> None:
         """Open the stream, or tell why not; the id is used up either way."""
@@ -53,19 +64,30 @@ class StreamCommands:
             self._streams.claim(message.stream)
             if is_draining:
                 raise RequestProblem(ProblemKind.SHUTTING_DOWN)
-            settings = read_settings(message, self._defaults)
-            stream = FrameStream(settings, ack_deadline_s=self._limits.ack_deadline_s)
-            lane = self._engine.open_lane(settings.lane, partial(self._deliver.emit, stream))
+            check_model(message.kind, message.model, self._kinds)
+            stream = self._open(message)
         except EngineError as error:
             self._deliver.tell(stream_error(from_engine_error(error), message.stream))
         except RequestProblem as problem:
             self._deliver.tell(stream_error(problem, message.stream))
         else:
-            stream.attach(lane, self._registry.tally_of(settings.lane.model))
             self._streams.add(stream)
             self._deliver.open(stream)
 
-    def handle(self, message: StreamMessage, now: float) -> None:
+    def _open(self, message: Open) -> AnyStream:
+        if message.kind is StreamKind.TOKENS:
+            max_prompts = self._limits.max_prompts
+            settings = read_text_settings(message, self._text, max_prompts=max_prompts)
+            return self._prompts.open(settings)
+        frames = read_settings(message, self._defaults)
+        stream = FrameStream(
+            frames, self._registry.input_budget, ack_deadline_s=self._limits.ack_deadline_s
+        )
+        lane = self._engine.open_lane(frames.lane, partial(self._deliver.emit, stream))
+        stream.attach(lane, self._registry.tally_of(stream.model))
+        return stream
+
+    def handle(self, message: StreamMessage, moment: Moment) -> None:
         """Apply a message about one stream."""
         stream = self._streams.find(message.stream)
         if stream is None:
@@ -76,7 +98,10 @@ class StreamCommands:
         if stream.state is StreamState.CLOSED:
             return  # was under way when the stream ended
         try:
-            self._apply(stream, message, now)
+            if isinstance(stream, TextStream):
+                self._prompts.handle(stream, message, moment)
+            else:
+                self._apply(stream, message, moment.now)
         except UnexpectedMessage as error:
             problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
             self._deliver.tell(stream_error(problem, stream.id))

@@ -1,8 +1,8 @@
 """From the engine's outcomes to receipts: sequencer, outbox, tallies and credit.
 
-Every accepted frame is answered here and nowhere else. Drops and errors are decided when they
-are told; a result is decided when its first message is handed to the writer, because until then
-it may still turn out too late.
+Every accepted frame is answered here and nowhere else (prompts: ``gateway.session.prompts``).
+Drops and errors are decided when they are told; a result is decided when its first message is
+handed to the writer, because until then it may still turn out too late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.errors import (
     RequestProblem,
     from_engine_error,
 )
-from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream, StreamTable
+from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream
 from gateway.session.receipts import (
     closed_entry,
     drop_entry,
@@ -25,14 +25,22 @@ from gateway.session.receipts import (
     opened_entry,
     result_group,
 )
+from gateway.session.stream_table import AnyStream, StreamTable
+from gateway.session.text_stream import TextStream
 from gateway.stream.entries import Entry, Outgoing, OutgoingKind
 from gateway.stream.outbox import Outbox, OutboxFull
 from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerMessage
 from gateway.wire.protocol import StreamEvent, StreamState
 
+# Tokens are small, and felt when they stutter: their bytes weigh less than those of results.
+TOKEN_SHARE = 8.0
+_ACKNOWLEDGED = (OutgoingKind.RESULT, OutgoingKind.EVENT)
+
 
 class Deliver:
-    """Tells every receipt of one session; all calls run on the loop's thread, none waits.
+    """Tells the receipts of frames, and puts what others tell into the outbox.
+
+    All calls run on the loop's thread, none waits.
 
     Calls of the engine (``emit``) and of the outbox arrive here in any order, also nested: an
     ``offer`` may supersede an older frame before it returns. Frames that are answered are
@@ -60,7 +68,7 @@ class Deliver:
     @property
     def is_idle(self) -> bool:
         """Whether everything told has been sent, and nothing is left to tell."""
-        is_answered = not any(stream.frames for stream in self._streams)
+        is_answered = all(stream.is_answered for stream in self._streams)
         return is_answered and self._num_unsent == 0 and self._outbox.is_empty
 
     # --- telling
@@ -72,18 +80,27 @@ class Deliver:
         except OutboxFull as error:
             self._fail_slow_reader(error)
 
-    def open(self, stream: FrameStream) -> None:
+    def put(self, stream: AnyStream, entry: Entry) -> None:
+        """Queue a message of an open stream."""
+        try:
+            self._outbox.put(stream.id, entry)
+        except OutboxFull as error:
+            self._fail_slow_reader(error)
+
+    def open(self, stream: AnyStream) -> None:
         """The stream exists from here on."""
-        settings = stream.settings
-        self._outbox.open_stream(
-            stream.id, weight=settings.lane.weight, keeps_late=settings.is_lossless
-        )
-        self._put(stream, opened_entry(stream))
+        weight, keeps_late = stream.settings.lane.weight, True
+        if isinstance(stream, TextStream):
+            weight *= TOKEN_SHARE
+        else:
+            keeps_late = stream.settings.is_lossless
+        self._outbox.open_stream(stream.id, weight=weight, keeps_late=keeps_late)
+        self.put(stream, opened_entry(stream))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
         stream.tally.count_refused()
-        self._put(stream, error_entry(stream, seq, problem, stream.take_arrived_bytes()))
+        self.put(stream, error_entry(stream, seq, problem, stream.take_arrived_bytes()))
 
     # --- answering accepted frames
 
@@ -109,9 +126,9 @@ class Deliver:
 
     def drop(self, stream: FrameStream, frame: AcceptedFrame, reason: DropReason) -> None:
         """Answer a frame whose result is not queued: it is given up."""
-        del stream.frames[frame.seq]
+        stream.let_go(frame.seq)
         stream.tally.count_dropped(reason)
-        self._put(stream, drop_entry(frame, reason))
+        self.put(stream, drop_entry(frame, reason))
         self._release(stream, stream.sequencer.vacate(frame.seq))
         self._finish_if_done(stream)
 
@@ -147,10 +164,16 @@ class Deliver:
         stream.lane.close()
         self._finish_if_done(stream)
 
+    def give_up(self, stream: FrameStream, reason: DropReason) -> None:
+        """Answer at once what the engine has not; results that waited for it still leave."""
+        for frame in tuple(stream.frames.values()):
+            if frame.state is FrameState.WAITING:
+                self.drop(stream, frame, reason)
+        stream.lane.close()
+
     def abandon(self, stream: FrameStream, reason: DropReason) -> None:
         """The client is gone: count what it was not told, tell nobody."""
-        num_frames = len(stream.frames)
-        stream.frames.clear()
+        num_frames = stream.let_go_of_all()
         if num_frames:
             stream.tally.count_dropped(reason, num_frames)
         stream.lane.close()
@@ -166,9 +189,10 @@ class Deliver:
         if outgoing.kind is OutgoingKind.CLOSED:
             self._streams.remove(stream.id)
             return
-        if outgoing.kind is OutgoingKind.RESULT and outgoing.seq is not None:
+        if outgoing.kind in _ACKNOWLEDGED and outgoing.seq is not None:
             stream.acks.sent(outgoing.seq, self._now())
-        if outgoing.num_frames and stream.state is StreamState.OPEN:
+        is_open = stream.state is StreamState.OPEN
+        if outgoing.num_frames and is_open and isinstance(stream, FrameStream):
             grant = stream.credit.next_announcement()
             if grant is not None:
                 self.tell(Credit(stream=stream.id, **grant._asdict()))
@@ -178,13 +202,13 @@ class Deliver:
         # its next frame; it is announced only once written.
         self._num_unsent += 1
         if outgoing.stream is not None and outgoing.num_frames:
-            stream = self._streams.find(outgoing.stream)
+            stream = self._streams.find_frames(outgoing.stream)
             if stream is not None:
                 stream.credit.settle(outgoing.num_frames, outgoing.credit_bytes)
 
     def _settle_result(self, stream_id: int, seq: int, delivered: bool) -> None:
-        stream = self._streams.find(stream_id)
-        frame = None if stream is None else stream.frames.pop(seq, None)
+        stream = self._streams.find_frames(stream_id)
+        frame = None if stream is None else stream.let_go(seq)
         if stream is None or frame is None:
             return
         if delivered:
@@ -206,27 +230,21 @@ class Deliver:
                 self._answer_error(stream, frame, problem)
             else:
                 frame.state = FrameState.QUEUED
-                self._put(stream, group)
+                self.put(stream, group)
 
     def _answer_error(
         self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem
     ) -> None:
-        del stream.frames[frame.seq]
+        stream.let_go(frame.seq)
         stream.tally.count_error()
-        self._put(stream, error_entry(stream, frame.seq, problem, frame.credit_bytes))
+        self.put(stream, error_entry(stream, frame.seq, problem, frame.credit_bytes))
 
     def _finish_if_done(self, stream: FrameStream) -> None:
         if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.frames:
             return
         stream.advance(StreamEvent.FINISHED)
         stream.lane.close()
-        self._put(stream, closed_entry(stream))
-
-    def _put(self, stream: FrameStream, entry: Entry) -> None:
-        try:
-            self._outbox.put(stream.id, entry)
-        except OutboxFull as error:
-            self._fail_slow_reader(error)
+        self.put(stream, closed_entry(stream))
 
     def _fail_slow_reader(self, error: OutboxFull) -> None:
         fault = ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, str(error))

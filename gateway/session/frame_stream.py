@@ -1,21 +1,19 @@
-"""State of one open stream, and the table of a session's streams."""
+"""State of one open stream of frames or tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from engine.base import Lane
 from engine.types import Result
-from gateway.errors import ProblemKind, RequestProblem
+from gateway.session.open_stream import OpenStream
 from gateway.session.options import StreamSettings
-from gateway.stream.ack_window import AckWindow
+from gateway.stream.byte_budget import ByteBudget
 from gateway.stream.credit import CreditWindow
 from gateway.stream.sequencer import Sequencer
 from gateway.stream.tally import Tally
 from gateway.stream.token_bucket import TokenBucket
-from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
 
 ANNOTATIONS_HZ = 15.0
 # Two at once, or the jitter of an even source would cost it frames.
@@ -42,9 +40,10 @@ class AcceptedFrame:
     credit_bytes: int
     state: FrameState = FrameState.WAITING
     completed_at: float = 0.0
+    held_bytes: int = 0  # of the process's budget
 
 
-class FrameStream:
+class FrameStream(OpenStream):
     """One stream of frames or tensors.
 
     ``frames`` holds exactly the frames that ``tally`` counts as in flight; credit bounds it.
@@ -52,14 +51,15 @@ class FrameStream:
 
     lane: Lane  # from ``attach``
 
-    def __init__(self, settings: StreamSettings, *, ack_deadline_s: float) -> None:
+    def __init__(
+        self, settings: StreamSettings, input_budget: ByteBudget, *, ack_deadline_s: float
+    ) -> None:
+        super().__init__(settings.id, settings.lane.model, ack_deadline_s=ack_deadline_s)
         self.settings = settings
-        self.state = StreamState.OPEN
-        self.tally = Tally()
+        self._input_budget = input_budget
         self.credit = CreditWindow(settings.credit_frames, settings.credit_bytes)
         # One more than the window: a frame is always allowed when none is in flight.
         self.sequencer: Sequencer[Result] = Sequencer(settings.credit_frames + 1)
-        self.acks = AckWindow(ack_deadline_s)
         self.frames: dict[int, AcceptedFrame] = {}
         self.last_seq = -1
         self.ordinal = 0  # of the newest frame received
@@ -68,17 +68,36 @@ class FrameStream:
         self._annotation_rate = TokenBucket(ANNOTATIONS_HZ, _BURST)
 
     @property
-    def id(self) -> int:
-        return self.settings.id
+    def is_answered(self) -> bool:
+        return not self.frames
 
     def attach(self, lane: Lane, totals: Tally) -> None:
         """The engine has opened ``lane`` for this stream; receipts count in ``totals`` as well."""
         self.lane = lane
         self.tally.parent = totals
 
-    def advance(self, event: StreamEvent) -> None:
-        """Move on; raises UnexpectedMessage and changes nothing when the event does not fit."""
-        self.state = advance(STREAM, self.state, event)
+    def hold(self, frame: AcceptedFrame) -> bool:
+        """Keep an accepted frame until it is answered; False when the process holds too much
+        input already: it is to be dropped at once."""
+        self.frames[frame.seq] = frame
+        if not self._input_budget.try_take(frame.credit_bytes):
+            return False
+        frame.held_bytes = frame.credit_bytes
+        return True
+
+    def let_go(self, seq: int) -> AcceptedFrame | None:
+        """The frame's answer is decided; None when it was before."""
+        frame = self.frames.pop(seq, None)
+        if frame is not None:
+            self._input_budget.give_back(frame.held_bytes)
+        return frame
+
+    def let_go_of_all(self) -> int:
+        """Nobody will be told any more; returns how many frames that were."""
+        num_frames = len(self.frames)
+        for seq in list(self.frames):
+            self.let_go(seq)
+        return num_frames
 
     def receive_bytes(self, num_bytes: int) -> None:
         """Payload of the arriving frame: all of it, or a piece."""
@@ -105,49 +124,9 @@ class FrameStream:
     def options_for(self, now: float) -> bytes:
         """The pipeline's options for a frame offered now."""
         annotation = self.settings.annotation
-        return annotation if annotation and self._annotation_rate.try_take(now) else b""
-
-
-class StreamTable:
-    """A session's streams: at most ``max_streams`` at once, ids that rise and are used once."""
-
-    def __init__(self, max_streams: int) -> None:
-        self._max_streams = max_streams
-        self._streams: dict[int, FrameStream] = {}
-        self._last_id = -1
-
-    def __len__(self) -> int:
-        return len(self._streams)
-
-    def __iter__(self) -> Iterator[FrameStream]:
-        return iter(tuple(self._streams.values()))
-
-    def find(self, stream_id: int) -> FrameStream | None:
-        return self._streams.get(stream_id)
-
-    def is_spent(self, stream_id: int) -> bool:
-        """Whether the id was used up: what is still under way to it is ignored."""
-        return stream_id <= self._last_id and stream_id not in self._streams
-
-    def claim(self, stream_id: int) -> None:
-        """Use the id up, whether or not the stream can be opened.
-
-        A client need not wait for ``opened``: what it sent to a stream that was refused is ignored
-        like everything else for an id that is over.
-        """
-        if stream_id <= self._last_id:
-            raise RequestProblem(ProblemKind.STREAM_ID_REUSED, f"the last id was {self._last_id}")
-        self._last_id = stream_id
-        if len(self._streams) >= self._max_streams:
-            raise RequestProblem(
-                ProblemKind.LIMIT_EXCEEDED, f"at most {self._max_streams} streams at once"
-            )
-
-    def add(self, stream: FrameStream) -> None:
-        self._streams[stream.id] = stream
-
-    def remove(self, stream_id: int) -> None:
-        self._streams.pop(stream_id, None)
+        # A lossless stream waits for its answers: a video of it has every frame.
+        is_due = self.settings.is_lossless or self._annotation_rate.try_take(now)
+        return annotation if annotation and is_due else b""
 
 
 def _bucket(rate_hz: float | None) -> TokenBucket | None:

@@ -18,12 +18,14 @@ from gateway.errors import (
     from_engine_error,
 )
 from gateway.session.deliver import Deliver
-from gateway.session.frame_stream import AcceptedFrame, FrameStream, StreamTable
+from gateway.session.frame_stream import AcceptedFrame, FrameStream
+from gateway.session.pictures import check_picture
 from gateway.session.receipts import stream_error
+from gateway.session.stream_table import StreamTable
+from gateway.session.text_stream import TextStream
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
 from gateway.wire.codec import BinaryMessage, MessageType, UnexpectedMessage
 from gateway.wire.messages import StreamKind
-from gateway.wire.picture import PictureError, PictureHeader, UnknownCodec, read_picture_header
 from gateway.wire.protocol import StreamEvent, StreamState
 
 _TYPES = {StreamKind.FRAMES: MessageType.FRAME, StreamKind.TENSORS: MessageType.TENSORS}
@@ -63,15 +65,22 @@ class Ingest:
             return
         if stream.state in (StreamState.CLOSING, StreamState.CLOSED):
             return  # was under way when the stream was closed
+        if isinstance(stream, TextStream):
+            if not header.has_more:
+                problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, "the stream takes prompts")
+                self._deliver.tell(stream_error(problem, header.stream))
+            return
         stream.receive_bytes(len(message.payload))
         try:
             stream.advance(StreamEvent.INPUT)
             complete = self._assembler.push(message, now)
         except UnexpectedMessage as error:
             if not header.has_more:
-                self._refuse(stream, header.seq, ProblemKind.UNEXPECTED_MESSAGE, error.detail)
+                problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
+                self._refuse(stream, header.seq, problem, now)
         except FrameTooLarge as error:
-            self._refuse(stream, header.seq, ProblemKind.FRAME_TOO_LARGE, error.detail)
+            problem = RequestProblem(ProblemKind.FRAME_TOO_LARGE, error.detail)
+            self._refuse(stream, header.seq, problem, now)
         else:
             if complete is not None:
                 self._receive_frame(stream, complete, now, is_draining=is_draining)
@@ -82,9 +91,10 @@ class Ingest:
     def expire(self, now: float) -> None:
         """Refuse frames whose pieces do not come."""
         for header in self._assembler.expire(now):
-            stream = self._streams.find(header.stream)
+            stream = self._streams.find_frames(header.stream)
             if stream is not None:
-                self._refuse(stream, header.seq, ProblemKind.TIMEOUT, "pieces are missing")
+                problem = RequestProblem(ProblemKind.TIMEOUT, "pieces are missing")
+                self._refuse(stream, header.seq, problem, now)
 
     def forget(self, stream: FrameStream) -> None:
         """The stream takes no more input: an unfinished frame was never received."""
@@ -93,7 +103,7 @@ class Ingest:
     def _receive_frame(
         self, stream: FrameStream, message: BinaryMessage, now: float, *, is_draining: bool
     ) -> None:
-        is_covered = stream.credit.receive_frame()
+        is_covered = stream.credit.receive_frame(now)
         try:
             if not stream.is_next(message.header.seq):
                 detail = f"seq {message.header.seq} after {stream.last_seq}"
@@ -109,11 +119,11 @@ class Ingest:
         else:
             self._accept(stream, message, now)
 
-    def _refuse(self, stream: FrameStream, seq: int, kind: ProblemKind, detail: str) -> None:
+    def _refuse(self, stream: FrameStream, seq: int, problem: RequestProblem, now: float) -> None:
         """Refuse a frame that never became complete."""
-        stream.credit.receive_frame()
+        stream.credit.receive_frame(now)
         stream.is_next(seq)
-        self._deliver.refuse(stream, seq, RequestProblem(kind, detail))
+        self._deliver.refuse(stream, seq, problem)
         self._check_abuse(stream)
 
     def _check_abuse(self, stream: FrameStream) -> None:
@@ -131,30 +141,11 @@ class Ingest:
             raise RequestProblem(ProblemKind.INVALID_INPUT, "tensors need meta and payload")
 
     def _check_picture(self, stream: FrameStream, payload: memoryview) -> None:
-        try:
-            picture = read_picture_header(payload)
-        except UnknownCodec as error:
-            raise RequestProblem(ProblemKind.UNKNOWN_CODEC, str(error)) from None
-        except PictureError as error:
-            raise RequestProblem(ProblemKind.INVALID_PICTURE, str(error)) from None
+        picture = check_picture(payload, self._limits)
         codec = stream.settings.codec
         if codec is not None and picture.codec is not codec:
             detail = f"{picture.codec} on a stream of {codec}"
             raise RequestProblem(ProblemKind.UNKNOWN_CODEC, detail)
-        self._check_size(picture)
-
-    def _check_size(self, picture: PictureHeader) -> None:
-        limits = self._limits
-        if (
-            picture.width > limits.max_width
-            or picture.height > limits.max_height
-            or picture.pixels > limits.max_pixels
-        ):
-            detail = (
-                f"{picture.width}x{picture.height} exceeds {limits.max_width}x{limits.max_height} "
-                f"or {limits.max_pixels} pixels"
-            )
-            raise RequestProblem(ProblemKind.PICTURE_TOO_LARGE, detail)
 
     def _accept(self, stream: FrameStream, message: BinaryMessage, now: float) -> None:
         """From here on the frame is owed exactly one receipt."""
@@ -169,7 +160,9 @@ class Ingest:
             deadline=None if settings.deadline_s is None else now + settings.deadline_s,
             credit_bytes=stream.take_arrived_bytes(),
         )
-        stream.frames[seq] = frame
+        if not stream.hold(frame):
+            self._deliver.drop(stream, frame, DropReason.QUEUE_FULL)
+            return
         if stream.exceeds_rate(now):
             # ``max_fps`` keeps the earlier frame: this one gives way to it.
             self._deliver.drop(stream, frame, DropReason.SUPERSEDED)

@@ -1,7 +1,8 @@
-"""Reads the options of ``open``: every value is checked before a stream exists."""
+"""Reads the options of a stream of frames: every value is checked before the stream exists."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,8 @@ from gateway.wire.messages import Open, StreamKind, StreamOptions
 from gateway.wire.picture import PictureCodec
 
 ANNOTATIONS = ("boxes", "blur")
+CHAT = "chat"  # the kind of language models, in manifests
+TEXT_KINDS = frozenset({CHAT})
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 MAX_FPS = 1000.0
 
@@ -41,8 +44,8 @@ def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
     options = message.options
     _check_kind(message.kind, options)
     _check_rates(options)
-    policy = Policy(_one_of("policy", options.policy, [member.value for member in Policy]))
-    priority = _one_of("priority", options.priority, [member.value for member in Priority])
+    policy = Policy(one_of("policy", options.policy, [member.value for member in Policy]))
+    priority = one_of("priority", options.priority, [member.value for member in Priority])
     capacity = {
         Policy.LATEST: 1,  # the newest frame is the only one worth a place
         Policy.FIFO: config.fifo_capacity,
@@ -68,9 +71,16 @@ def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
     )
 
 
+def check_model(kind: StreamKind, model: str, kinds: Mapping[str, str]) -> None:
+    """Refuse a stream that the model, of a known kind in ``kinds``, is not made for."""
+    known = kinds.get(model)
+    if not known:
+        return  # the engine knows better
+    if (kind is StreamKind.TOKENS) != (known in TEXT_KINDS):
+        raise unsupported(f"kind: {model} is a model of kind {known}, not for {kind.value}")
+
+
 def _check_kind(kind: StreamKind, options: StreamOptions) -> None:
-    if kind is StreamKind.TOKENS:
-        raise _unsupported("no language model is configured")
     for name, value, known in (
         ("codec", options.codec, [member.value for member in PictureCodec]),
         ("annotate", options.annotate, ANNOTATIONS),
@@ -78,25 +88,24 @@ def _check_kind(kind: StreamKind, options: StreamOptions) -> None:
         if value is None:
             continue
         if kind is not StreamKind.FRAMES:
-            raise _unsupported(f"{name} is for kind frames")
-        _one_of(name, value, known)
+            raise unsupported(f"{name} is for kind frames")
+        one_of(name, value, known)
 
 
 def _check_rates(options: StreamOptions) -> None:
-    if not MIN_WEIGHT <= options.weight <= MAX_WEIGHT:
-        raise _unsupported(f"weight must be in {MIN_WEIGHT}..{MAX_WEIGHT}")
+    check_weight(options.weight)
     if options.max_fps is not None and not 0 < options.max_fps <= MAX_FPS:
-        raise _unsupported(f"max_fps must be above 0 and at most {MAX_FPS}")
+        raise unsupported(f"max_fps must be above 0 and at most {MAX_FPS}")
     if options.max_fps is not None and options.policy == Policy.LOSSLESS.value:
-        raise _unsupported("max_fps drops frames: it does not go with policy lossless")
+        raise unsupported("max_fps drops frames: it does not go with policy lossless")
     if options.pace is not None:
-        raise _unsupported("pace: results are delivered as soon as they are there")
+        raise unsupported("pace: results are delivered as soon as they are there")
 
 
 def _deadline_s(policy: Policy, options: StreamOptions, config: StreamsConfig) -> float | None:
     if options.deadline_ms is not None:
         if not 0 < options.deadline_ms <= config.max_deadline_ms:
-            raise _unsupported(f"deadline_ms must be above 0, at most {config.max_deadline_ms:g}")
+            raise unsupported(f"deadline_ms must be above 0, at most {config.max_deadline_ms:g}")
         return options.deadline_ms / 1e3
     if policy is Policy.LOSSLESS:
         return None
@@ -108,11 +117,16 @@ def _annotation(annotate: str | None) -> bytes:
     return b"" if annotate is None else msgspec.json.encode({"annotate": annotate})
 
 
-def _one_of(name: str, value: str, known: list[str] | tuple[str, ...]) -> str:
+def check_weight(weight: float) -> None:
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise unsupported(f"weight must be in {MIN_WEIGHT}..{MAX_WEIGHT}")
+
+
+def one_of(name: str, value: str, known: list[str] | tuple[str, ...]) -> str:
     if value not in known:
-        raise _unsupported(f"{name} must be one of {', '.join(known)}")
+        raise unsupported(f"{name} must be one of {', '.join(known)}")
     return value
 
 
-def _unsupported(detail: str) -> RequestProblem:
+def unsupported(detail: str) -> RequestProblem:
     return RequestProblem(ProblemKind.UNSUPPORTED_OPTION, detail)

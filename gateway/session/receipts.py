@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec import UNSET
 
 from engine.types import DropReason, Result
 from gateway.errors import RequestProblem, error_message
 from gateway.session.frame_stream import AcceptedFrame, FrameStream
+from gateway.session.open_stream import OpenStream
+from gateway.session.text_stream import TextStream
+from gateway.stream.credit import Grant
 from gateway.stream.entries import DropRange, OutgoingKind, ResultGroup, StreamText
 from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
 from gateway.wire.messages import (
     AttachmentRef,
     Closed,
     CreditGrant,
+    EndOutput,
     ErrorMessage,
     Opened,
     ResultMessage,
     ResultTiming,
+    Token,
 )
+
+_EVENT_CHARS = 10_000  # a character takes at most six bytes in JSON: well below MAX_TEXT_BYTES
+_NO_FRAMES = Grant(max_frames=0, max_bytes=0)
 
 
 def stream_error(
@@ -33,10 +43,10 @@ def stream_error(
     )
 
 
-def opened_entry(stream: FrameStream) -> StreamText:
-    """The stream exists and has its first credit."""
-    credit = CreditGrant(**stream.credit.grant._asdict())
-    text = encode(Opened(stream=stream.id, credit=credit))
+def opened_entry(stream: FrameStream | TextStream) -> StreamText:
+    """The stream exists and has its first credit, which is for frames."""
+    grant = stream.credit.grant if isinstance(stream, FrameStream) else _NO_FRAMES
+    text = encode(Opened(stream=stream.id, credit=CreditGrant(**grant._asdict())))
     return StreamText(kind=OutgoingKind.STREAM, text=text)
 
 
@@ -60,7 +70,38 @@ def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
     )
 
 
-def closed_entry(stream: FrameStream) -> StreamText:
+def token_entries(
+    stream: TextStream, prompt_id: str, text: str, *, is_replay: bool = False
+) -> Iterator[StreamText]:
+    """New text of one prompt, as one event; none if it is empty, more if no message could hold it.
+
+    With ``is_replay`` it is the answer from its beginning.
+    """
+    for start in range(0, len(text), _EVENT_CHARS):
+        token = Token(
+            stream=stream.id,
+            id=prompt_id,
+            seq=stream.take_seq(),
+            text=text[start : start + _EVENT_CHARS],
+            replay=True if is_replay and start == 0 else UNSET,
+        )
+        yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)
+
+
+def end_entry(stream: TextStream, ending: EndOutput) -> StreamText:
+    """The prompt is finished."""
+    numbered = msgspec.structs.replace(ending, seq=stream.take_seq())
+    return StreamText(kind=OutgoingKind.EVENT, text=encode(numbered), seq=numbered.seq)
+
+
+def prompt_error_entry(stream: TextStream, error: ErrorMessage) -> StreamText:
+    """The prompt failed or is refused."""
+    seq = stream.take_seq()
+    numbered = msgspec.structs.replace(error, seq=seq)
+    return StreamText(kind=OutgoingKind.EVENT, text=encode(numbered), seq=seq)
+
+
+def closed_entry(stream: OpenStream) -> StreamText:
     """The stream's totals; nothing is in flight any more."""
     tally = stream.tally
     closed = Closed(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.errors import ProblemKind, RequestProblem
+from gateway.session.text_totals import TextTotals
+from gateway.stream.byte_budget import ByteBudget
 from gateway.stream.tally import Tally
 
+MAX_INPUT_BYTES = 512 * 1024 * 1024
 # Upper bounds of the latency histogram, seconds; the last bucket has none.
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.35, 0.5, 1.0, 2.5)
 
@@ -40,7 +44,7 @@ class LatencyStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReceipts:
+class Receipts:
     """Receipts for one model since the process began, as in ``Tally``."""
 
     received: int
@@ -51,6 +55,12 @@ class ModelReceipts:
     cancelled: int
     dropped: dict[str, int]
     in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReceipts(Receipts):
+    """Those of frames and tensors."""
+
     latency: LatencyStatistics
 
 
@@ -63,7 +73,10 @@ class SessionStatistics:
     sessions_refused: int
     streams: int
     outbox_bytes: int
-    models: dict[str, ModelReceipts]
+    input_bytes: int
+    models: dict[str, ModelReceipts]  # of frames
+    prompts: dict[str, Receipts]
+    texts: dict[str, TextTotals]  # live, not copied: read them at once
 
 
 @dataclass(slots=True)
@@ -76,13 +89,19 @@ class _Model:
 
 
 class SessionRegistry:
-    """At most ``max_sessions`` at once; totals per model, of which the engine knows a few."""
+    """At most ``max_sessions`` at once; totals per model, of which the engine knows a few.
 
-    def __init__(self, max_sessions: int) -> None:
+    ``input_budget`` bounds the bytes of accepted, unanswered frames over all sessions.
+    """
+
+    def __init__(self, max_sessions: int, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
         self.epoch = secrets.token_hex(8)
+        self.input_budget = ByteBudget(max_input_bytes)
         self._max_sessions = max_sessions
         self._sessions: dict[str, Registered] = {}
         self._models: dict[str, _Model] = {}
+        self._prompts: dict[str, Tally] = {}
+        self._texts: dict[str, TextTotals] = {}
         self._num_opened = 0
         self._num_refused = 0
 
@@ -103,8 +122,16 @@ class SessionRegistry:
         self._sessions.pop(session_id, None)
 
     def tally_of(self, model: str) -> Tally:
-        """The model's totals; only for models that the engine serves, which bounds them."""
+        """The model's frames; only for models that the engine serves, which bounds them."""
         return self._models.setdefault(model, _Model()).tally
+
+    def prompts_of(self, model: str) -> Tally:
+        """The model's prompts over WebSocket; bounded as ``tally_of``."""
+        return self._prompts.setdefault(model, Tally())
+
+    def text_of(self, model: str) -> TextTotals:
+        """The model's answers, over HTTP as well; bounded as ``tally_of``."""
+        return self._texts.setdefault(model, TextTotals())
 
     def observe_latency(self, model: str, latency_s: float) -> None:
         """A result was handed to the writer that long after its frame arrived."""
@@ -119,32 +146,43 @@ class SessionRegistry:
             sessions_refused=self._num_refused,
             streams=sum(session.num_streams for session in self._sessions.values()),
             outbox_bytes=sum(session.outbox_bytes for session in self._sessions.values()),
-            models={name: _receipts(totals) for name, totals in self._models.items()},
+            input_bytes=self.input_budget.used,
+            models={
+                name: ModelReceipts(
+                    **_receipts(totals.tally),
+                    latency=LatencyStatistics(
+                        counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s
+                    ),
+                )
+                for name, totals in self._models.items()
+            },
+            prompts={name: Receipts(**_receipts(tally)) for name, tally in self._prompts.items()},
+            texts=dict(self._texts),
         )
 
     def check_integrity(self) -> None:
         """Assert that what is in flight in all is what the open streams have in flight."""
-        in_flight = dict.fromkeys(self._models, 0)
+        in_flight: Counter[int] = Counter()
         for session in self._sessions.values():
-            for model, tally in session.tallies():
+            for _, tally in session.tallies():
                 tally.check_integrity()
-                in_flight[model] += tally.in_flight
+                in_flight[id(tally.parent)] += tally.in_flight
+        frames = {model: totals.tally for model, totals in self._models.items()}
+        for model, tally in (*frames.items(), *self._prompts.items()):
+            tally.check_integrity()
+            assert tally.in_flight == in_flight[id(tally)], (model, in_flight[id(tally)])
         for model, totals in self._models.items():
-            totals.tally.check_integrity()
-            assert totals.tally.in_flight == in_flight[model], (model, in_flight[model])
             assert sum(totals.latency_counts) == totals.tally.results, model
 
 
-def _receipts(totals: _Model) -> ModelReceipts:
-    tally = totals.tally
-    return ModelReceipts(
-        received=tally.received,
-        refused=tally.refused,
-        accepted=tally.accepted,
-        results=tally.results,
-        errors=tally.errors,
-        cancelled=tally.cancelled,
-        dropped={reason.value: count for reason, count in tally.dropped.items()},
-        in_flight=tally.in_flight,
-        latency=LatencyStatistics(counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s),
-    )
+def _receipts(tally: Tally) -> dict[str, Any]:
+    return {
+        "received": tally.received,
+        "refused": tally.refused,
+        "accepted": tally.accepted,
+        "results": tally.results,
+        "errors": tally.errors,
+        "cancelled": tally.cancelled,
+        "dropped": {reason.value: count for reason, count in tally.dropped.items()},
+        "in_flight": tally.in_flight,
+    }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import UNSET
 
 from engine.base import Engine
 from engine.types import DropReason
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import (
     CloseCode,
     ConnectionFault,
@@ -21,9 +21,11 @@ from gateway.errors import (
 from gateway.session.clock import Clock
 from gateway.session.commands import StreamCommands
 from gateway.session.deliver import Deliver
-from gateway.session.frame_stream import StreamTable
 from gateway.session.ingest import Ingest
+from gateway.session.prompts import Moment, Prompts
 from gateway.session.registry import SessionRegistry
+from gateway.session.stream_table import StreamTable
+from gateway.session.text_stream import TextStream
 from gateway.session.watch import Watch
 from gateway.stream.entries import Outgoing
 from gateway.stream.outbox import Outbox
@@ -68,7 +70,8 @@ class Session:
     the outbox and calls ``handle_sent``. What ends the connection is raised from ``receive_…`` and
     told to ``on_fault`` from everywhere else; either way the caller then calls ``close``.
     ``on_fault`` may be called inside any of these calls, once. Streams are bounded by
-    ``limits.max_streams``, their frames by credit, everything that waits by the outbox.
+    ``limits.max_streams``, their frames by credit, prompts by ``limits.max_prompts``, everything
+    that waits by the outbox.
     """
 
     def __init__(
@@ -77,14 +80,17 @@ class Session:
         engine: Engine,
         limits: LimitsConfig,
         streams: StreamsConfig,
+        text: TextConfig,
         outbox: Outbox,
         clock: Clock,
         registry: SessionRegistry,
         authenticate: Authenticate,
         on_fault: Callable[[ConnectionFault], None],
         principal: str | None = None,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
-        """``principal`` is None when ``hello`` has to say who the client is."""
+        """``principal`` is None when ``hello`` has to say who the client is; ``kinds`` are those of
+        the models, as far as they are known."""
         self.id = secrets.token_hex(8)
         self.principal = principal
         self._engine = engine
@@ -106,14 +112,25 @@ class Session:
             on_latency=registry.observe_latency,
         )
         self._ingest = Ingest(limits=limits, streams=self._streams, deliver=self._deliver)
+        self._prompts = Prompts(
+            engine=engine,
+            limits=limits,
+            text=text,
+            streams=self._streams,
+            deliver=self._deliver,
+            registry=registry,
+        )
         self._commands = StreamCommands(
             engine=engine,
             limits=limits,
             defaults=streams,
+            text=text,
+            kinds=kinds or {},
             streams=self._streams,
             registry=registry,
             deliver=self._deliver,
             ingest=self._ingest,
+            prompts=self._prompts,
         )
         self._watch = Watch(
             limits=limits,
@@ -138,13 +155,13 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every accepted frame is answered and every answer written."""
+        """Whether everything accepted is answered and every answer written."""
         return self._deliver.is_idle
 
     def tallies(self) -> Iterator[tuple[str, Tally]]:
         """Model and tally of every stream that is not over."""
         for stream in self._streams:
-            yield stream.settings.lane.model, stream.tally
+            yield stream.model, stream.tally
 
     def start(self) -> None:
         """Register and wait for ``hello``.
@@ -181,13 +198,26 @@ class Session:
             self._deliver.handle_sent(outgoing)
 
     def drain(self, deadline_ms: int) -> None:
-        """Ask the client to go elsewhere: no new streams or frames, what is accepted is answered.
+        """Ask the client to go elsewhere: nothing new is taken, what is accepted is answered.
 
         ``is_idle`` tells when that is done.
         """
         if self._state in (ConnectionState.READY, ConnectionState.DRAINING):
             self._advance(ConnectionEvent.GOAWAY)
             self._deliver.tell(GoAway(deadline_ms=deadline_ms))
+
+    def give_up(self) -> None:
+        """The time for draining is up: tell what is unanswered as lost to the shutdown.
+
+        ``is_idle`` tells when that has been sent. Idempotent; nothing while not draining.
+        """
+        if not self._is_draining:
+            return
+        for stream in self._streams:
+            if isinstance(stream, TextStream):
+                self._prompts.give_up(stream, DropReason.SHUTDOWN)
+            else:
+                self._deliver.give_up(stream, DropReason.SHUTDOWN)
 
     def close(self, reason: str) -> None:
         """The connection is over: free everything, count what could not be told; idempotent."""
@@ -199,13 +229,16 @@ class Session:
         untold = 0
         for stream in self._streams:
             untold += stream.tally.in_flight
-            self._deliver.abandon(stream, drop_reason)
+            if isinstance(stream, TextStream):
+                self._prompts.abandon(stream, drop_reason)
+            else:
+                self._deliver.abandon(stream, drop_reason)
             self._streams.remove(stream.id)
         self._outbox.clear()
         self._registry.remove(self.id)
         lasted_s = self._clock.now() - self._started_at
         logger.info(
-            "session %s closed: %s, %d frames untold, %.1f s", self.id, reason, untold, lasted_s
+            "session %s closed: %s, %d answers untold, %.1f s", self.id, reason, untold, lasted_s
         )
 
     @property
@@ -227,10 +260,15 @@ class Session:
             case ClientPong(t=t):
                 self._watch.receive_pong(t)
             case _:
-                self._commands.handle(message, self._clock.now())
+                moment = Moment(
+                    now=self._clock.now(),
+                    is_draining=self._is_draining,
+                    tenant=self.principal or "",
+                )
+                self._commands.handle(message, moment)
 
     def _hello(self, message: Hello) -> None:
-        if self.principal is None and message.token is not None:
+        if self.principal is None and message.token:
             self.principal = self._authenticate(message.token)
         if self.principal is None:
             raise ConnectionFault(CloseCode.AUTH, ProblemKind.UNAUTHORIZED, "a key is required")
@@ -288,5 +326,6 @@ def _announced(limits: LimitsConfig) -> Limits:
         max_height=limits.max_height,
         max_pixels=limits.max_pixels,
         max_prompts=limits.max_prompts,
+        max_messages_per_s=limits.max_messages_per_s,
         ack_deadline_s=limits.ack_deadline_s,
     )

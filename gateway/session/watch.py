@@ -8,8 +8,8 @@ from gateway.config import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.session.clock import Clock, Timer
 from gateway.session.deliver import Deliver
-from gateway.session.frame_stream import StreamTable
 from gateway.session.ingest import Ingest
+from gateway.session.stream_table import StreamTable
 from gateway.stream.liveness import Liveness
 from gateway.wire.messages import Ping
 

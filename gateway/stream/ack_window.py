@@ -19,18 +19,13 @@ class AckWindow:
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._unacknowledged: deque[int] = deque(maxlen=WINDOW_MESSAGES)
-        self._acknowledged_seq = -1
+        self._acknowledged_seq = -1  # up to where the client has processed the stream
         self._full_since: float | None = None
 
     @property
     def stalls_at(self) -> float | None:
         """When the stream counts as stalled if nothing is acknowledged; None: not in sight."""
         return None if self._full_since is None else self._full_since + self._deadline_s
-
-    @property
-    def acknowledged_seq(self) -> int:
-        """Up to where the client has processed the stream; -1 before the first ``ack``."""
-        return self._acknowledged_seq
 
     def sent(self, seq: int, now: float) -> None:
         """The result of frame ``seq`` was written."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# A client that keeps to its credit never comes near this: it is broken or hostile.
+from gateway.stream.token_bucket import TokenBucket
+
+# Windows. A client that keeps to its credit never comes near this: it is broken or hostile.
 FAR_OVER_FACTOR = 2
 
 
@@ -22,6 +24,9 @@ class CreditWindow:
     from its arrival until its receipt is handed to the writer, whether it was accepted or refused;
     its bytes are those of its payload, in all pieces. One frame is always admitted when none is in
     flight, so a frame larger than the byte window still gets through.
+
+    A refusal is a receipt too and gives its credit back, so frames beyond the credit are also
+    counted by themselves: ``FAR_OVER_FACTOR`` windows of them a second are forgiven.
     """
 
     def __init__(self, max_frames: int, max_bytes: int) -> None:
@@ -33,6 +38,9 @@ class CreditWindow:
         self._received_bytes = 0
         self._settled_frames = 0
         self._settled_bytes = 0
+        forgiven = FAR_OVER_FACTOR * max_frames
+        self._overruns = TokenBucket(forgiven, forgiven)
+        self._is_ignored = False
 
     @property
     def grant(self) -> Grant:
@@ -53,20 +61,24 @@ class CreditWindow:
     @property
     def is_far_exceeded(self) -> bool:
         """Whether the client ignores credit altogether."""
-        return self.frames_in_flight > FAR_OVER_FACTOR * self._window.max_frames
+        limit = FAR_OVER_FACTOR * self._window.max_frames
+        return self._is_ignored or self.frames_in_flight > limit
 
     def receive_bytes(self, num_bytes: int) -> None:
         """Payload has arrived: a whole frame's or one piece's."""
         self._received_bytes += num_bytes
 
-    def receive_frame(self) -> bool:
+    def receive_frame(self, now: float) -> bool:
         """The frame whose bytes have arrived is complete; returns whether credit covered it."""
         was_idle = self.frames_in_flight == 0
         self._received_frames += 1
         grant = self.grant
-        return was_idle or (
+        is_covered = was_idle or (
             self._received_frames <= grant.max_frames and self._received_bytes <= grant.max_bytes
         )
+        if not is_covered and not self._overruns.try_take(now):
+            self._is_ignored = True
+        return is_covered
 
     def settle(self, num_frames: int, num_bytes: int) -> None:
         """Receipts for that many frames and bytes go out: the limits grow by as much.

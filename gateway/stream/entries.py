@@ -19,6 +19,7 @@ class OutgoingKind(Enum):
     ATTACHMENT = "attachment"  # a piece; its result follows
     RESULT = "result"
     DROP = "drop"
+    EVENT = "event"  # token, end or error of a prompt
     CLOSED = "closed"  # the stream's last message
 
 
@@ -95,7 +96,7 @@ class DropRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamText:
-    """Any other message of a stream; ``seq`` is set when it answers a frame."""
+    """Any other message of a stream; ``seq`` is that of the frame it answers, or of the event."""
 
     kind: OutgoingKind
     text: bytes

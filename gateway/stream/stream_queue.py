@@ -161,12 +161,13 @@ class StreamQueue:
             self.droppable_bytes += size_bytes
 
     def _outgoing_text(self, entry: StreamText) -> Outgoing:
+        answers_frame = entry.seq is not None and entry.kind is OutgoingKind.STREAM
         return Outgoing(
             kind=entry.kind,
             data=entry.text,
             stream=self.stream,
             seq=entry.seq,
-            num_frames=0 if entry.seq is None else 1,
+            num_frames=1 if answers_frame else 0,
             credit_bytes=entry.credit_bytes,
         )
 

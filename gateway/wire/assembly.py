@@ -56,12 +56,6 @@ class FrameAssembler:
         """Bytes held for unfinished payloads."""
         return self._size_bytes
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When ``expire`` has work next."""
-        live = [p.deadline for p in self._partials.values() if p.buffer is not None]
-        return min(live, default=None)
-
     def push(self, message: BinaryMessage, now: float) -> BinaryMessage | None:
         """The complete message, or None while pieces are missing.
 

@@ -159,6 +159,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_height: Count
     max_pixels: Count
     max_prompts: Count
+    max_messages_per_s: PositiveFloat
     ack_deadline_s: float
 
 
@@ -265,13 +266,15 @@ class Drop(_Message, frozen=True, tag="drop"):
 
 
 class Token(_Message, frozen=True, tag="token"):
-    """New text of one prompt."""
+    """New text of one prompt. With ``replay`` the answer is told from its beginning again, because
+    its prompt was repeated: the text replaces what came before."""
 
     stream: StreamId
     id: PromptId
     seq: Seq
     text: str
     pace: float | UnsetType = UNSET
+    replay: bool | UnsetType = UNSET
 
 
 class EndOutput(_Message, frozen=True, tag="end"):

@@ -2,7 +2,8 @@
 
 Limits are checked on these numbers before a decoder sees the picture, so what a decoder would
 read differently (a height that comes later, a second size, animation) is refused here. Work is
-bounded: one step per JPEG segment, fixed offsets for the others.
+bounded: one step per JPEG segment, fixed offsets for the others. What follows the header is
+:mod:`gateway.wire.picture_body`'s to check.
 
 Sources: ITU-T T.81 annex B, PNG specification (third edition) 11.2.1, RFC 9649 and RFC 6386.
 """
@@ -40,6 +41,7 @@ class PictureHeader:
     height: int
     components: int  # 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha or CMYK
     progressive: bool  # progressive JPEG or interlaced PNG
+    frame_offset: int = 0  # where a JPEG's frame header is, at its length; else 0
 
     @property
     def pixels(self) -> int:
@@ -84,12 +86,22 @@ def _unpack(layout: str, view: memoryview, offset: int) -> tuple[int, ...]:
 
 
 def _header(
-    codec: PictureCodec, width: int, height: int, components: int, progressive: bool = False
+    codec: PictureCodec,
+    width: int,
+    height: int,
+    components: int,
+    progressive: bool = False,
+    frame_offset: int = 0,
 ) -> PictureHeader:
     if width < 1 or height < 1:
         raise PictureError(f"{codec} of {width}x{height} pixels")
     return PictureHeader(
-        codec=codec, width=width, height=height, components=components, progressive=progressive
+        codec=codec,
+        width=width,
+        height=height,
+        components=components,
+        progressive=progressive,
+        frame_offset=frame_offset,
     )
 
 
@@ -132,7 +144,7 @@ def _read_jpeg_frame(view: memoryview, offset: int, *, progressive: bool) -> Pic
         raise PictureError(f"JPEG frame header of {components} components is malformed")
     _unpack("B", view, offset + length - 1)
     # Height 0 means that a DNL segment after the scan tells it: unknown until decoded.
-    return _header(PictureCodec.JPEG, width, height, components, progressive)
+    return _header(PictureCodec.JPEG, width, height, components, progressive, offset)
 
 
 def _read_png(view: memoryview) -> PictureHeader:

@@ -25,7 +25,7 @@ PAIRS = (
     ("--on-accent", "--accent"),
     ("--on-accent", "--accent-strong"),
 )
-FOCUS_ORDER = ["", "camera", "model", "start", "advanced"]
+FOCUS_ORDER = ["skip", "tab-video", "camera", "model", "start", "advanced"]
 NAME_FOCUSED = """() => {
   const { id, value, type, tagName } = document.activeElement;
   if (tagName === "SUMMARY") return "advanced";
@@ -56,7 +56,7 @@ async def test_focus_is_visible(visit: Visit) -> None:
 
 async def test_a_run_by_keyboard_alone(visit: Visit, gateway: FakePageGateway) -> None:
     page = visit.page
-    for _ in range(2):
+    for _ in range(3):
         await page.keyboard.press("Tab")
     await page.keyboard.press("ArrowRight")  # from the camera to the face clip
     await page.keyboard.press("Tab")
@@ -78,7 +78,7 @@ async def test_space_toggles_wherever_it_has_no_other_meaning(visit: Visit) -> N
 
 async def test_controls_have_names_and_roles(visit: Visit) -> None:
     page = visit.page
-    await page.get_by_text("Advanced").click()
+    await page.locator("#controls summary").click()
     await expect(page.get_by_role("group", name="Source")).to_be_visible()
     await expect(page.get_by_role("radio", name="Camera")).to_be_checked()
     await expect(page.get_by_role("combobox", name="Model", exact=True)).to_be_enabled()
@@ -124,11 +124,11 @@ async def test_phone_shows_one_column_without_sideways_scrolling(
     visit = Visit(await context.new_page())
     await visit.page.goto(gateway.url)
     await visit.wait_for_state("idle")
-    await visit.page.get_by_text("Advanced").click()
+    await visit.page.locator("#controls summary").click()
     await visit.page.click("#start")
     await visit.wait_for_picture()
     assert await visit.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    lefts = await visit.page.locator(".tile").evaluate_all(
+    lefts = await visit.page.locator(".tile:visible").evaluate_all(
         "tiles => tiles.map(tile => tile.getBoundingClientRect().left)"
     )
     assert len(set(lefts)) == 1

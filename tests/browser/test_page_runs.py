@@ -76,7 +76,7 @@ async def test_numbers_count_what_happens(visit: Visit, gateway: FakePageGateway
 
 async def test_advanced_choices_reach_the_gateway(visit: Visit, gateway: FakePageGateway) -> None:
     page = visit.page
-    await page.get_by_text("Advanced").click()
+    await page.locator("#controls summary").click()
     await page.get_by_label("When the model is busy").select_option("fifo")
     await page.get_by_label("Deadline").fill("300")
     await visit.start()
@@ -93,7 +93,7 @@ async def test_blurred_frames_of_the_server_replace_the_local_ones(
     green[:] = (0, 200, 0)
     gateway.behaviour.annotate = cv2.imencode(".jpg", green)[1].tobytes()
     page = visit.page
-    await page.get_by_text("Advanced").click()
+    await page.locator("#controls summary").click()
     await page.get_by_label("Blur faces on the server").check()
     await visit.start()
     assert gateway.opened[-1]["options"]["annotate"] == "blur"

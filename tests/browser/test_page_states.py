@@ -169,7 +169,7 @@ async def test_key_is_asked_for_and_kept_in_memory_only(
     await page.keyboard.type("wrong")
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", name="not accepted").wait_for()
-    await page.get_by_label("API key").fill("right")
+    await page.locator("#key").fill("right")
     await page.get_by_role("button", name="Use key").click()
     await visit.wait_for_state("idle")
     await visit.start()

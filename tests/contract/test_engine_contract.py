@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,10 @@ def respond(item: Item | Work) -> bytes | EngineError:
     return InvalidInput("it says so") if item.options == FAULTY else bytes(item.payload)[::-1]
 
 
+def make_faulty(item: Item) -> Item:
+    return replace(item, options=FAULTY)
+
+
 class TestFakeEngine(EngineContract):
     def build(self) -> Built:
         engine = FakeEngine(["echo"], delay_s=0.001, respond=respond)
@@ -39,7 +44,7 @@ class TestFakeEngine(EngineContract):
             model="echo",
             expected=lambda payload: payload[::-1],
             occupy=occupy,
-            faulty_options=FAULTY,
+            faulty=make_faulty,
         )
 
 
@@ -65,5 +70,5 @@ class TestVisionEngine(EngineContract):
             model="echo",
             expected=lambda payload: payload[::-1],
             occupy=occupy,
-            faulty_options=FAULTY,
+            faulty=make_faulty,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -25,6 +26,7 @@ def answer(payload: bytes) -> bytes:
 class TestVisionEngineWithProcesses(EngineContract):
     loop_factory: type[asyncio.AbstractEventLoop] = uvloop.Loop  # as in the gateway
     late_s = 0.05  # of the real clock, on a busy machine
+    early_s = 0.001
 
     def build(self) -> Built:
         manifest = Manifest(name="echo", version="1", pipeline="tests.fakes.quiet_pipeline:build")
@@ -41,5 +43,5 @@ class TestVisionEngineWithProcesses(EngineContract):
             model="echo",
             expected=answer,
             occupy=occupy,
-            faulty_options=b'{"act": "invalid", "stage": "prepare"}',
+            faulty=lambda item: replace(item, options=b'{"act": "invalid", "stage": "prepare"}'),
         )

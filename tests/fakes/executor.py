@@ -156,11 +156,11 @@ class FakeExecutor:
         self.alive.add(worker)
         self._events.on_room()
 
-    def break_down(self, reason: str = "circuit open") -> None:
+    def break_down(self, reason: str = "circuit open", retry_at: float | None = None) -> None:
         """Every worker dies and none comes back by itself."""
         for worker in sorted(self.alive):
             self.kill(worker, reason)
-        self._events.on_unavailable(reason)
+        self._events.on_unavailable(reason, retry_at)
 
     def block(self) -> None:
         self._is_blocked = True

@@ -10,6 +10,8 @@ from onnx import ModelProto, TensorProto, helper, save_model
 
 Shape = Sequence[int | str]
 
+EMPTY_NETWORK = b"\x08\x08\x3a\x00"  # a model's IR version and a graph without anything
+
 
 def save_matmul(path: Path, rows: int | str = "n") -> Path:
     """``y = x @ [[0..2], [3..5], [6..8], [9..11]]``: x ``[rows, 4]``, y ``[rows, 3]``."""

@@ -2,13 +2,14 @@
 
 It speaks ``clawstream.v1`` through the project's own codec and finds bright squares instead of
 running a model, so that a test can compare the picture on the page with the box drawn over it.
+Prompts are answered word by word (``page_tokens``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from gateway.api.pages import PagesApi, add_security_headers
 from gateway.wire import codec
 from gateway.wire.codec import FrameHeader, MessageType
 from gateway.wire.messages import PIECE_BYTES, SUBPROTOCOL
+from tests.fakes.page_tokens import FakeTokenStream, Speech
 
+CHAT_MODEL = "parrot"
 CREDIT = 8
 _LIMITS = {
     "max_message_bytes": codec.MAX_BINARY_BYTES,
@@ -30,7 +33,7 @@ _LIMITS = {
     "max_width": 4096,
     "max_height": 4096,
     "max_pixels": 16_777_216,
-    "max_prompts": 1,
+    "max_prompts": 3,
     "ack_deadline_s": 10.0,
 }
 _TIMING = {"received_us": 0, "queue": 2000, "batch": 500, "prepare": 3000, "run": 12000}
@@ -42,11 +45,13 @@ class Behaviour:
 
     key: str | None = None
     is_ready: bool = True
+    kinds: tuple[str, ...] = ("detect",)  # of the models that are served
     accepts: bool = True  # False: connections are refused
     delay_s: float = 0.02
     answer_every: int = 1  # other frames are dropped as superseded
     annotate: bytes | None = None  # JPEG attached to every result
     error: str | None = None  # title of the problem that answers every frame
+    speech: Speech = field(default_factory=Speech)
 
 
 class FakePageGateway:
@@ -56,6 +61,7 @@ class FakePageGateway:
         self.behaviour = Behaviour()
         self.opened: list[dict[str, Any]] = []  # options of every stream, as received
         self.frames = 0
+        self.prompts: list[dict[str, Any]] = []
         self.acks: list[dict[str, Any]] = []
         self.url = ""
         self._clip = clip
@@ -102,8 +108,10 @@ class FakePageGateway:
     async def _models(self, request: web.Request) -> web.Response:
         if not self._is_allowed(request):
             return web.json_response({"title": "A valid key is required"}, status=401)
-        card = {"id": "squares", "kind": "detect", "ready": self.behaviour.is_ready, "reason": ""}
-        return web.json_response({"object": "list", "data": [card]})
+        names = {"detect": "squares", "chat": CHAT_MODEL}
+        ready = {"ready": self.behaviour.is_ready, "reason": ""}
+        cards = [{"id": names[kind], "kind": kind, **ready} for kind in self.behaviour.kinds]
+        return web.json_response({"object": "list", "data": cards})
 
     async def _readyz(self, request: web.Request) -> web.Response:
         if self.behaviour.is_ready:
@@ -131,6 +139,7 @@ class _Connection:
         self._socket = socket
         self._received = 0
         self._pending: set[asyncio.Task[None]] = set()  # at most CREDIT: the page keeps to it
+        self._token_streams: dict[int, FakeTokenStream] = {}  # the page opens one per model
 
     async def run(self) -> None:
         async for message in self._socket:
@@ -140,6 +149,8 @@ class _Connection:
                 self._on_frame(message.data)
         for task in self._pending:
             task.cancel()
+        for stream in self._token_streams.values():
+            stream.close()
 
     async def _on_control(self, message: dict[str, Any]) -> None:
         match message["type"]:
@@ -147,6 +158,15 @@ class _Connection:
                 await self._on_hello(message.get("token"))
             case "open":
                 await self._on_open(message)
+            case "prompt":
+                self._gateway.prompts.append(message)
+                self._token_streams[message["stream"]].prompt(message)
+            case "cancel":
+                await self._token_streams[message["stream"]].cancel(message["id"])
+            case "end" if message["stream"] in self._token_streams:
+                await self._token_streams[message["stream"]].end()
+            case "close" if message["stream"] in self._token_streams:
+                await self._token_streams[message["stream"]].stop()
             case "ack":
                 self._gateway.acks.append(message)
             case "ping":
@@ -177,6 +197,9 @@ class _Connection:
             return
         self._gateway.opened.append(message)
         self._received = 0
+        if message["kind"] == "tokens":
+            speech = self._gateway.behaviour.speech
+            self._token_streams[stream] = FakeTokenStream(stream, speech, self._send)
         await self._send(type="opened", stream=stream, credit=self._grant())
 
     def _on_frame(self, data: bytes) -> None:

@@ -28,6 +28,7 @@ class RecordingEvents:
         self.lost: list[tuple[tuple[int, ...], str]] = []
         self.batches: list[tuple[int, float]] = []
         self.unavailable: list[str] = []
+        self.retry_at: float | None = None
         self.num_rooms = 0
         self._changed = asyncio.Event()
 
@@ -47,8 +48,9 @@ class RecordingEvents:
     def on_batch(self, size: int, run_s: float) -> None:
         self.batches.append((size, run_s))
 
-    def on_unavailable(self, reason: str) -> None:
+    def on_unavailable(self, reason: str, retry_at: float | None) -> None:
         self.unavailable.append(reason)
+        self.retry_at = retry_at
         self._changed.set()
 
     async def wait(self, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:

@@ -16,6 +16,7 @@ from engine.types import (
     LaneSpec,
     Outcome,
     Policy,
+    Progress,
     Result,
 )
 
@@ -71,6 +72,11 @@ class ScriptedLane:
         if self.items.pop(item_id, None) is not None:
             self._running.discard(item_id)
             self._emit(item_id, a_result() if outcome is None else outcome)
+
+    def progress(self, item_id: int, text: str) -> None:
+        """Emit one token of the item, unless it was answered."""
+        if item_id in self.items:
+            self._emit(item_id, Progress(text))
 
     def emit_again(self, item_id: int, outcome: Outcome) -> None:
         """What a broken engine would do: answer what is answered."""

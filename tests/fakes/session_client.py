@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any, TypeVar
 
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import ConnectionFault
 from gateway.session.clock import Clock
 from gateway.session.registry import SessionRegistry
@@ -21,6 +20,7 @@ from gateway.wire.codec import (
     encode_binary,
 )
 from gateway.wire.messages import ClientMessage, Hello, Open, StreamKind, StreamOptions
+from tests.fakes.picture_headers import jpeg_header
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
 from tests.fakes.virtual_loop import VirtualLoop
 
@@ -29,8 +29,7 @@ M = TypeVar("M")
 
 def jpeg(width: int = 64, height: int = 48, *, padding: int = 0) -> bytes:
     """Header enough for the gateway, which decodes nothing."""
-    frame = struct.pack(">HBHHB", 17, 8, height, width, 3) + bytes(9)
-    return b"\xff\xd8\xff\xc0" + frame + bytes(padding)
+    return jpeg_header(width, height) + bytes(padding)
 
 
 class SessionClient:
@@ -42,6 +41,8 @@ class SessionClient:
         engine: ScriptedEngine | None = None,
         limits: LimitsConfig | None = None,
         streams: StreamsConfig | None = None,
+        text: TextConfig | None = None,
+        kinds: dict[str, str] | None = None,
         registry: SessionRegistry | None = None,
         loop: VirtualLoop | None = None,
         principal: str | None = "anonymous",
@@ -57,6 +58,8 @@ class SessionClient:
             engine=self.engine,
             limits=limits,
             streams=streams or StreamsConfig(),
+            text=text or TextConfig(),
+            kinds=kinds,
             outbox=self.outbox,
             clock=self.clock,
             registry=self.registry,

@@ -99,6 +99,9 @@ class RecordingSession:
     def drain(self, deadline_ms: int) -> None:
         """Nothing to finish."""
 
+    def give_up(self) -> None:
+        """Nothing to give up."""
+
     def close(self, reason: str) -> None:
         self.close_reasons.append(reason)
 

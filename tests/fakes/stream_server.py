@@ -52,6 +52,7 @@ LIMITS = Limits(
     max_height=8192,
     max_pixels=2**25,
     max_prompts=8,
+    max_messages_per_s=4000.0,
     ack_deadline_s=10.0,
 )
 NOW_US = 5_000_000_000

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.client import (
     AuthError,
+    CapturedFrame,
     Client,
     ConnectError,
+    Event,
     FrameStream,
     LinkSettings,
     StreamError,
@@ -36,14 +39,21 @@ from tests.fakes.stream_server import (
 pytestmark = pytest.mark.integration
 
 
-def quick(url: str, *, give_up_after_s: float = 5.0) -> Client:
-    """As ``connect``, with short delays."""
+def quick(
+    url: str, *, give_up_after_s: float = 5.0, is_lost: asyncio.Event | None = None
+) -> Client:
+    """As ``connect``, with short delays; ``is_lost`` is set when the connection is."""
+
+    def on_event(event: Event) -> None:
+        if is_lost is not None and event.name == "disconnected":
+            is_lost.set()
+
     return Client(
         connect(url)._address,
         api_key=None,
         backoff=Backoff(base_s=0.02, cap_s=0.05),
         give_up_after_s=give_up_after_s,
-        on_event=None,
+        on_event=on_event,
         settings=LinkSettings(open_timeout_s=1.0, close_timeout_s=0.5),
     )
 
@@ -51,6 +61,10 @@ def quick(url: str, *, give_up_after_s: float = 5.0) -> Client:
 def endless(client: Client) -> FrameStream:
     source = frames_from_bytes([picture()], fps=200.0, loop=True)
     return client.stream_frames(source, model="m")
+
+
+def captured() -> CapturedFrame:
+    return CapturedFrame(jpeg=picture(), t_us=time.monotonic_ns() // 1000, width=53, height=37)
 
 
 async def break_off(peer: Peer, frame: BinaryMessage) -> None:
@@ -92,6 +106,52 @@ async def test_server_that_does_not_come_back_is_given_up() -> None:
         with pytest.raises(ConnectError, match="cannot reach"):
             await asyncio.wait_for(reading, 5.0)
         assert not client.is_connected
+
+
+@pytest.mark.parametrize("policy", ["latest", "fifo", "lossless"])
+async def test_source_that_ends_during_an_outage_ends_with_the_number_of_lost_frames(
+    policy: str,
+) -> None:
+    server = StreamServer()
+    server.answer = break_off
+    may_end, is_lost = asyncio.Event(), asyncio.Event()
+
+    async def ends_later() -> AsyncIterator[CapturedFrame]:
+        yield captured()
+        await may_end.wait()
+
+    async with stream_server(server) as listening, quick(server.url, is_lost=is_lost) as client:
+        stream = client.stream_frames(ends_later(), model="m", policy=policy)
+        reading = asyncio.create_task(anext(aiter(stream)))
+        await server.frame_arrived.wait()
+        listening.close(close_connections=False)
+        await is_lost.wait()
+        may_end.set()
+        with pytest.raises(ConnectError, match="1 frame unanswered"):
+            await asyncio.wait_for(reading, 5.0)
+    assert stream.statistics.receipts_add_up
+
+
+async def test_frames_of_a_live_source_that_an_outage_swallowed_are_an_error() -> None:
+    server = StreamServer()
+    is_answered, is_lost = asyncio.Event(), asyncio.Event()
+
+    async def live() -> AsyncIterator[CapturedFrame]:
+        yield captured()
+        await is_answered.wait()
+        server.peers[0].socket.transport.abort()
+        await is_lost.wait()
+        yield captured()
+
+    async with stream_server(server) as listening, quick(server.url, is_lost=is_lost) as client:
+        stream = client.stream_frames(live(), model="m")
+        results = aiter(stream)
+        await anext(results)
+        listening.close(close_connections=False)
+        is_answered.set()
+        with pytest.raises(ConnectError, match="1 frame unanswered"):
+            await asyncio.wait_for(anext(results), 5.0)
+    assert stream.statistics.dropped_at_capture == 1
 
 
 async def test_key_that_is_no_longer_good_ends_the_attempts() -> None:

@@ -113,6 +113,14 @@ async def test_stopped_source_ends(clip: Path) -> None:
     assert seen == 1
 
 
+async def test_pictures_are_live_only_at_a_rate(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(picture())
+    for spec in (tmp_path, tmp_path / "a.jpg", [picture()]):
+        assert not open_source(spec).is_live
+        assert open_source(spec, fps=25.0).is_live
+    assert [frame.media_time_s for frame in await take(open_source(tmp_path))] == [None]
+
+
 async def test_pictures_come_from_bytes_files_and_folders(tmp_path: Path) -> None:
     for name in ("b.jpg", "a.JPEG", "notes.txt"):
         (tmp_path / name).write_bytes(picture() + name.encode())

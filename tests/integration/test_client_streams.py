@@ -26,7 +26,6 @@ from gateway.wire.messages import (
     CreditGrant,
     ErrorMessage,
     GoAway,
-    Hint,
     Open,
     Opened,
 )
@@ -413,7 +412,8 @@ async def test_loss_is_final_without_reconnect() -> None:
             await collect(client, 100, "lossless")
 
 
-async def test_loss_while_the_last_frames_are_awaited_ends_the_stream_and_is_counted() -> None:
+@pytest.mark.parametrize("reconnect", [True, False])
+async def test_loss_while_the_last_frames_are_awaited_is_an_error(reconnect: bool) -> None:
     server = StreamServer()
     server.answer = answer_later
 
@@ -421,11 +421,52 @@ async def test_loss_while_the_last_frames_are_awaited_ends_the_stream_and_is_cou
         peer.socket.transport.abort()
 
     server.end = abort
+    async with stream_server(server), connect(server.url, reconnect=reconnect) as client:
+        stream = client.stream_frames(frames_from_bytes(pictures(3)), model="m", policy="lossless")
+        with pytest.raises(ConnectError, match="3 frames unanswered"):
+            await read_into([], stream)
+    assert stream.statistics.dropped == {"disconnected": 3}
+    assert stream.statistics.receipts_add_up
+
+
+async def test_loss_after_the_last_answer_is_no_error() -> None:
+    server = StreamServer()
+
+    async def abort(peer: Peer, books: StreamBooks) -> None:
+        peer.socket.transport.abort()
+
+    server.end = abort
     async with stream_server(server), connect(server.url) as client:
         seqs, statistics = await collect(client, 3, "lossless")
-    assert seqs == []
-    assert statistics.dropped == {"disconnected": 3}
+    assert seqs == [0, 1, 2]
     assert statistics.receipts_add_up
+
+
+async def test_frames_are_taken_only_once_the_stream_is_open() -> None:
+    server = StreamServer()
+    may_open = asyncio.Event()
+    taken = 0
+
+    async def opened(peer: Peer, message: Open) -> None:
+        await may_open.wait()
+        await peer.send(Opened(stream=message.stream, credit=server.credit))
+
+    async def single() -> AsyncIterator[CapturedFrame]:
+        nonlocal taken
+        taken += 1
+        yield frame()
+
+    server.opened = opened
+    async with stream_server(server), connect(server.url) as client:
+        stream = client.stream_frames(single(), model="m")
+        seqs: list[int] = []
+        reading = asyncio.create_task(read_into(seqs, stream))
+        await asyncio.sleep(0.1)
+        assert taken == 0
+        may_open.set()
+        await reading
+    assert seqs == [0]
+    assert stream.statistics.dropped_at_capture == 0
 
 
 async def test_nothing_is_sent_after_goaway_until_the_next_connection() -> None:
@@ -490,24 +531,6 @@ async def test_object_that_is_no_source_is_raised() -> None:
         with pytest.raises(TypeError):
             async for _ in client.stream_frames(7, model="m"):  # type: ignore[arg-type]
                 pass
-
-
-async def test_hint_of_the_server_slows_a_live_stream_down() -> None:
-    server = StreamServer()
-
-    async def opened(peer: Peer, message: Open) -> None:
-        await peer.send(Opened(stream=message.stream, credit=server.credit))
-        await peer.send(Hint(stream=message.stream, max_fps=1.0))
-
-    server.opened = opened
-    async with stream_server(server), connect(server.url) as client:
-        events: list[Event] = []
-        source = frames_from_bytes(pictures(30), fps=100.0)
-        stream = client.stream_frames(source, model="m", on_event=events.append)
-        seqs = [result.seq async for result in stream]
-    assert len(seqs) <= 2
-    assert stream.statistics.dropped_at_capture >= 5
-    assert any(event.name == "hint" for event in events)
 
 
 async def test_fps_thins_a_stream_out_without_counting_losses() -> None:

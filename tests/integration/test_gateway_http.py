@@ -72,16 +72,45 @@ async def test_raw_body_and_form_are_answered_alike() -> None:
         assert gateway.engine.statistics().models[0].lanes == 0
 
 
+@pytest.mark.parametrize("accept", [None, "*/*", "image/jpeg", "image/*;q=0.5, text/html"])
+def test_annotate_is_answered_with_a_picture(accept: str | None) -> None:
+    @on_uvloop
+    async def run() -> None:
+        async with (
+            running_gateway(AnnotatingEngine()) as gateway,
+            aiohttp.ClientSession(skip_auto_headers=["Accept"]) as client,
+        ):
+            url = f"{gateway.url}v1/infer/fake?annotate=blur"
+            headers = {} if accept is None else {"Accept": accept}
+            async with client.post(url, data=PICTURE, headers=headers) as response:
+                assert response.content_type == "image/jpeg"
+                assert await response.read() == b"annotated blur"
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("query", "accept"), [("?annotate=boxes", "application/json"), ("", "image/jpeg")]
+)
+def test_answer_that_accept_rules_out_is_refused(query: str, accept: str) -> None:
+    @on_uvloop
+    async def run() -> None:
+        engine = AnnotatingEngine()
+        async with running_gateway(engine) as gateway:
+            path, headers = f"v1/infer/fake{query}", {"Accept": accept}
+            status, problem = await post(gateway, path, data=PICTURE, headers=headers)
+            assert (status, problem["type"]) == (400, "urn:clawstream:problem:unsupported-option")
+            assert "annotate" in problem["detail"]
+            assert engine.statistics().models[0].accepted == 0
+
+    run()
+
+
 @on_uvloop
-async def test_annotated_picture_comes_back_when_a_picture_is_accepted() -> None:
-    async with running_gateway(AnnotatingEngine()) as gateway, aiohttp.ClientSession() as client:
-        url = f"{gateway.url}v1/infer/fake?annotate=blur"
-        headers = {"Accept": "image/jpeg"}
-        async with client.post(url, data=PICTURE, headers=headers) as response:
-            assert response.content_type == "image/jpeg"
-            assert await response.read() == b"annotated blur"
-        async with client.post(url, data=PICTURE) as response:
-            assert response.content_type == "application/json"
+async def test_model_that_does_not_annotate_says_so() -> None:
+    async with running_gateway() as gateway:
+        status, problem = await post(gateway, "v1/infer/fake?annotate=boxes", data=PICTURE)
+        assert (status, problem["detail"]) == (400, "this model does not annotate")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -97,6 +99,17 @@ async def test_model_that_does_not_start_is_told_and_makes_the_process_unhealthy
 
 
 @on_uvloop
+async def test_model_that_does_not_start_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = SlowStartEngine(StartupError("no such provider"))
+    gateway = Gateway(parse_config({"server": {"port": 0}}), engine)
+    engine.warm.set()
+    with pytest.raises(StartupError, match="no such provider"):
+        await gateway.run_until_signal()
+    shown = [record for record in caplog.records if record.levelno >= logging.INFO]
+    assert not [record for record in shown if "no such provider" in record.getMessage()]
+
+
+@on_uvloop
 async def test_fault_while_starting_is_raised_and_makes_the_process_unhealthy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -179,10 +192,10 @@ async def with_frames(
     return socket
 
 
-async def rest_of(socket: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int | None]:
-    """Types of the messages up to the close, and its code."""
-    types = [json.loads(message.data)["type"] async for message in socket]
-    return types, socket.close_code
+async def rest_of(socket: aiohttp.ClientWebSocketResponse) -> tuple[list[Any], int | None]:
+    """The messages up to the close, and its code."""
+    messages = [json.loads(message.data) async for message in socket]
+    return messages, socket.close_code
 
 
 async def exit_of(process: asyncio.subprocess.Process) -> tuple[int, str]:
@@ -208,7 +221,8 @@ async def test_sigterm_finishes_what_was_accepted_then_closes_1012_and_exits_0()
                 assert "shutting down" in (await response.json(content_type=None))["detail"]
             with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
                 await client.ws_connect(f"{url}v1/stream")
-            types, code = await rest_of(socket)
+            messages, code = await rest_of(socket)
+            types = [message["type"] for message in messages]
             assert code == 1012
             assert types.count("result") == 3
             assert "goaway" in types
@@ -224,10 +238,33 @@ async def test_stuck_model_does_not_outlast_the_budget() -> None:
         socket = await with_frames(client, url, count=2)
         process.send_signal(signal.SIGINT)
         started_at = time.monotonic()
-        assert (await rest_of(socket))[1] == 1012
+        messages, code = await rest_of(socket)
+        assert code == 1012
+        (drop,) = (message for message in messages if message["type"] == "drop")
+        assert (drop["reason"], drop["from"], drop["to"]) == ("shutdown", 0, 1)
         code, errors = await exit_of(process)
     assert (code, "Traceback" in errors) == (0, False), errors
     assert time.monotonic() - started_at < BUDGET_S + 0.5
+
+
+@on_uvloop
+async def test_every_accepted_frame_has_its_receipt_though_another_client_stalls() -> None:
+    engine = FakeEngine()
+    engine.block()
+    async with running_gateway(engine) as gateway, aiohttp.ClientSession() as client:
+        sockets = [await with_frames(client, gateway.url, count=5) for _ in range(4)]
+        with RawWebSocket(gateway.port, receive_buffer_bytes=4096) as never_reads:
+            await never_reads.handshake()
+            await wait_until(lambda: engine.statistics().models[0].accepted == 20)
+            closing = asyncio.create_task(gateway.aclose())
+            for socket in sockets:
+                messages, code = await rest_of(socket)
+                assert code == 1012
+                told = [m["count"] for m in messages if m["type"] == "drop"]
+                assert (sum(told), messages[0]["type"]) == (5, "goaway")
+            await closing
+        gateway.sessions.check_integrity()
+        assert gateway.sessions.statistics().models["fake"].dropped == {"shutdown": 20}
 
 
 @on_uvloop

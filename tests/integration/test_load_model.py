@@ -54,6 +54,13 @@ def test_run_answers_with_the_output(model: Model) -> None:
     np.testing.assert_array_equal(model.run({"x": rows(1)}), rows(1) @ WEIGHTS)
 
 
+def test_a_model_shows_what_it_is(tmp_path: Path) -> None:
+    with load_model(save_matmul(tmp_path / "matmul.onnx"), max_batch_size=4) as model:
+        assert repr(model) == "<Model matmul version 1, max_batch_size 4, loaded>"
+        np.testing.assert_array_equal(model.run(rows(9)), rows(9) @ WEIGHTS)  # never divided
+    assert repr(model) == "<Model matmul version 1, max_batch_size 4, closed>"
+
+
 def test_a_single_run_does_not_wait_for_company(tmp_path: Path) -> None:
     path = save_matmul(tmp_path / "matmul.onnx")
     with load_model(path, batch_timeout_millis=5000.0) as slow:

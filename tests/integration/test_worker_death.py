@@ -13,6 +13,7 @@ import pytest
 
 from engine.errors import StartupError, Unavailable
 from tests.fakes.pools import (
+    RecordingEvents,
     child_pids,
     dispatch_all,
     make_pool,
@@ -86,48 +87,49 @@ async def test_an_idle_worker_is_not_silent_for_too_long() -> None:
         assert pool.statistics().restarts == 0
 
 
-async def test_twenty_kills_under_load_are_survived() -> None:
-    async with running_pool(workers=2, max_restarts=100) as (pool, events):
-        for kill in range(20):
-            await events.wait(lambda: pool.free_slots > 0, 5.0)
-            dispatch_all(pool, [work(2 * kill), work(2 * kill + 1)])
-            victims = child_pids()
-            if victims:
-                os.kill(victims[kill % len(victims)], signal.SIGKILL)
-            await asyncio.sleep(0.02)
+async def test_kills_under_load_are_survived_within_five_seconds_each() -> None:
+    async with running_pool(workers=2, max_restarts=1) as (pool, events):
 
-        def lost() -> list[int]:
-            return [key for keys, _ in events.lost for key in keys]
+        def is_restored(num_kills: int) -> bool:
+            statistics = pool.statistics()
+            return statistics.restarts == num_kills and statistics.workers_alive == 2
 
-        await events.wait(lambda: len(events.answers) + len(lost()) == 40)
-        await events.wait(lambda: pool.statistics().workers_alive == 2)
-        assert sorted([*lost(), *events.answers]) == list(range(40))  # each exactly once
-        for key in lost():
-            pool.release(key)
+        for kill in range(8):
+            keys = range(8 * kill, 8 * kill + 8)
+            for key in keys[::2]:
+                dispatch_all(pool, [work(key), work(key + 1, sleep_s=0.02)])
+            await events.wait(lambda keys=keys: {*keys[:4]} <= events.answers.keys())  # type: ignore[misc]
+            os.kill(child_pids()[kill % 2], signal.SIGKILL)
+            await events.wait(lambda kill=kill: is_restored(kill + 1), 5.0)  # type: ignore[misc]
+        await events.wait(lambda: len(events.answers) + len(lost(events)) == 64)
+        assert sorted([*lost(events), *events.answers]) == list(range(64))  # each exactly once
+        for each in lost(events):
+            pool.release(each)
         assert pool.statistics().slab_used_bytes == 0
-        assert pool.statistics().restarts > 10
 
 
-async def test_a_crash_loop_opens_the_circuit_and_a_probe_closes_it(tmp_path: Path) -> None:
-    switch = tmp_path / "broken"
-    options = {"start": "raise", "start_once": str(switch)}
-    switch.touch()  # the first start is fine
-    config = {"max_restarts": 2, "restart_window_s": 1.0}
-    async with running_pool(options=options, **config) as (pool, events):
-        for key in range(3):
+def lost(events: RecordingEvents) -> list[int]:
+    return [key for keys, _ in events.lost for key in keys]
+
+
+async def test_a_crash_loop_opens_the_circuit_and_a_probe_closes_it() -> None:
+    async with running_pool(max_restarts=1, restart_window_s=2.0) as (pool, events):
+        for key in range(2):
             await events.wait(lambda: pool.free_slots > 0)
             dispatch_all(pool, [work(key, act="exit")])
             await events.wait(lambda key=key: len(events.lost) == key + 1)  # type: ignore[misc]
         (reason,) = events.unavailable
         assert "circuit open" in reason
         assert "exited with code 7" in reason
+        assert events.retry_at is not None
+        assert 1.0 < events.retry_at - asyncio.get_running_loop().time() <= 2.0
         assert not pool.statistics().ready
         assert pool.free_slots == 0
         await events.wait(lambda: pool.free_slots > 0)
         assert pool.statistics().ready
         dispatch_all(pool, [work(9)])
         await events.data(9)
-        for key in range(3):
+        for key in range(2):
             pool.release(key)
 
 
@@ -141,9 +143,11 @@ async def test_a_crash_loop_opens_the_circuit_and_a_probe_closes_it(tmp_path: Pa
     ],
 )
 async def test_a_first_start_that_fails_says_why_and_leaves_nothing(start: str, words: str) -> None:
+    # Only the worker that hangs may run into the limit, however busy the machine is.
+    start_timeout_s = 0.5 if start == "hang" else 30.0
     with nothing_left():
         options = {"start": start, "start_worker": 1}
-        pool, events = make_pool(options=options, workers=2, start_timeout_s=0.5)
+        pool, events = make_pool(options=options, workers=2, start_timeout_s=start_timeout_s)
         with pytest.raises(StartupError, match=words):
             await pool.start()
         assert events.lost == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 
 import psutil
@@ -11,6 +13,7 @@ import uvloop
 
 from engine.batching.executor import Work
 from engine.errors import InternalError, InvalidInput
+from engine.log_format import JsonFormatter
 from engine.types import AttachmentKind, Failed, Result
 from tests.fakes.pools import child_pids, dispatch_all, make_pool, running_pool, work
 
@@ -149,7 +152,8 @@ async def test_a_full_slab_takes_what_fits_and_calls_when_there_is_room() -> Non
         assert 1 <= taken < 5
         assert pool.dispatch(batch[taken:]) == 0
         rooms = events.num_rooms
-        await events.wait(lambda: events.num_rooms > rooms)
+        await events.wait(lambda: len(events.answers) == taken)
+        assert events.num_rooms > rooms
         dispatch_all(pool, batch[taken:])
         await events.wait(lambda: len(events.answers) == 5)
         assert pool.statistics().slab_used_bytes == 0
@@ -195,3 +199,21 @@ async def test_closing_answers_what_is_in_flight() -> None:
         await pool.aclose(asyncio.get_running_loop().time() + 5.0)
         assert sorted(events.answers) == [1, 2, 3]
         assert events.lost == []
+
+
+async def test_a_worker_logs_as_its_host_does(capfd: pytest.CaptureFixture[str]) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)
+    try:
+        async with running_pool() as (pool, events):
+            dispatch_all(pool, [work(1, act="raise")])
+            failed = await events.answer(1)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert isinstance(failed, Failed)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line.get("worker", "").startswith("test-model/0 pid ")]
+    assert line["level"] == "error"
+    assert str(failed.error).removeprefix("internal error, ") in line["message"]
+    assert "scripted failure" in line["traceback"]

@@ -256,6 +256,7 @@ class Walk:
     def leave(self) -> None:
         """The client is gone, whatever was under way."""
         self.client.session.close("gone")
+        assert self.client.registry.input_budget.used == 0
         assert self.client.take() is None
         assert len(self.client.clock) == 0
         self.check_nothing_is_left()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.workers.slab import ALIGNMENT, Extent, ExtentAllocator, Slab, SlabReader, Span
+from engine.workers.extents import ALIGNMENT, Extent, ExtentAllocator
+from engine.workers.slab import Slab, SlabReader, Span
 
 pytestmark = pytest.mark.property
 

@@ -27,13 +27,14 @@ GATEWAY_LAYERS = (
 )
 ENGINE_LAYERS = (
     ("engine.api",),
-    ("engine.vision",),
-    ("engine.batching", "engine.workers", "engine.onnx", "engine.models"),
+    ("engine.composite", "engine.vision"),
+    ("engine.batching", "engine.llm", "engine.workers", "engine.onnx", "engine.models"),
     (
         "engine.base",
         "engine.lane",
         "engine.pipeline",
         "engine.tensors",
+        "engine.together",
     ),
     ("engine.types", "engine.errors", "engine.config", "engine.manifest"),
 )
@@ -46,6 +47,14 @@ PURE = (
     "engine.lane",
     "engine.batching.policy",
     "engine.batching.cost",
+    "engine.llm.blocks",
+    "engine.llm.gauge_log",
+    "engine.llm.scheduler",
+    "engine.llm.scheduling",
+    "engine.llm.sequence",
+    "engine.llm.speculation",
+    "engine.llm.step_cost",
+    "engine.llm.suspects",
     "engine.workers.extents",
 )
 IMPURE_MODULES = {"asyncio", "threading", "time", "logging", "socket", "os"}
@@ -53,10 +62,13 @@ IMPURE_MODULES = {"asyncio", "threading", "time", "logging", "socket", "os"}
 FENCED = {
     "onnxruntime": ("engine.onnx", "loadtest"),
     "onnx": ("engine.models.importers",),
-    "torch": ("engine.llm",),
+    "torch": ("engine.llm", "loadtest"),
+    "transformers": ("engine.models.importers", "loadtest"),
+    "tokenizers": ("engine.llm.text", "engine.models.importers"),
+    "gguf": ("engine.models.importers",),
     "cv2": ("pipelines", "gateway.client.sources", "gateway.commands", "loadtest"),
     "av": ("gateway.client.sources", "gateway.commands", "loadtest"),
-    "aiohttp": ("gateway.net", "gateway.api", "gateway.app", "loadtest"),
+    "aiohttp": ("gateway.net", "gateway.api", "gateway.app", "engine.llm.upstream", "loadtest"),
 }
 
 

@@ -6,6 +6,7 @@
  *     const stream = await client.openStream({ model: "centerface", policy: "latest" });
  *     stream.addEventListener("result", ({ detail }) => console.log(detail.seq, detail.data));
  *     stream.sendFrame(jpegBytes, client.now());
+ *     const prompts = await client.openPrompts({ model: "smollm2-135m" });
  *
  * Events (CustomEvent, read `detail`): `state` {state, code?, reason?, retryInMs?, problem?} with
  * state connecting | open | waiting | closed; `error` {problem, retryable} about the connection.
@@ -14,6 +15,7 @@
 
 import { FrameStream } from "./frame_stream.js";
 import { Backoff, Liveness } from "./liveness.js";
+import { PromptStream } from "./prompt_stream.js";
 import {
   decodeBinary,
   mayReconnect,
@@ -106,7 +108,24 @@ export class ClawstreamClient extends EventTarget {
    * server has opened it, rejects with the server's problem. Later breaks reopen it by themselves.
    */
   openStream(options) {
-    const stream = new FrameStream(this.#link(), options);
+    return this.#open(new FrameStream(this.#link(), options));
+  }
+
+  /** Opens a stream of prompts, in the same way: {model, priority?, weight?}. */
+  openPrompts(options) {
+    return this.#open(new PromptStream(this.#link(), options));
+  }
+
+  /** Ends the connection; streams are closed, nothing reconnects. Safe to call twice. */
+  close() {
+    if (this.#state === "closed") return;
+    this.#socket?.close(CODE_NORMAL);
+    this.#finish({ code: CODE_NORMAL, reason: "closed by the client" });
+  }
+
+  // --- connection -------------------------------------------------------------------------------
+
+  #open(stream) {
     this.#streams.add(stream);
     return new Promise((resolve, reject) => {
       const settle = new AbortController();
@@ -123,15 +142,6 @@ export class ClawstreamClient extends EventTarget {
       if (this.#state === "open") stream.begin(this.#nextStream++);
     });
   }
-
-  /** Ends the connection; streams are closed, nothing reconnects. Safe to call twice. */
-  close() {
-    if (this.#state === "closed") return;
-    this.#socket?.close(CODE_NORMAL);
-    this.#finish({ code: CODE_NORMAL, reason: "closed by the client" });
-  }
-
-  // --- connection -------------------------------------------------------------------------------
 
   #dial() {
     this.#setState("connecting", { attempt: this.#backoff.attempt });

@@ -1,13 +1,17 @@
 /**
- * What the page is doing, as a table, and what it says about it. Pure.
+ * What the Video tab is doing, as a table, and what it says about it. Pure.
  *
  * An event that is not in the table changes nothing: late messages of an ended run are harmless.
  */
 
 export const TRANSITIONS = {
-  loading: { ready: "idle", not_ready: "warming", unauthorized: "locked", unreachable: "offline" },
-  warming: { ready: "idle", unauthorized: "locked", unreachable: "offline" },
-  offline: { ready: "idle", not_ready: "warming", unauthorized: "locked" },
+  loading: {
+    ready: "idle", not_ready: "warming", absent: "absent", unauthorized: "locked",
+    unreachable: "offline",
+  },
+  warming: { ready: "idle", absent: "absent", unauthorized: "locked", unreachable: "offline" },
+  offline: { ready: "idle", not_ready: "warming", absent: "absent", unauthorized: "locked" },
+  absent: { ready: "idle", not_ready: "warming", unauthorized: "locked" },
   locked: { key_given: "loading" },
   idle: { start: "asking" },
   asking: { source_ready: "connecting", failed: "idle", stop: "idle" },
@@ -21,9 +25,9 @@ export const TRANSITIONS = {
 /** States in which a source is playing or about to. */
 export const ACTIVE = new Set(["asking", "connecting", "running", "reconnecting"]);
 
-/** The next state, or null when the event means nothing now. */
-export function nextState(state, event) {
-  return TRANSITIONS[state][event] ?? null;
+/** The next state by a table of this shape, or null when the event means nothing now. */
+export function nextState(table, state, event) {
+  return table[state][event] ?? null;
 }
 
 /** Short word for the chip in the corner. */
@@ -31,6 +35,7 @@ export const CHIPS = {
   loading: "Loading",
   warming: "Warming up",
   offline: "Offline",
+  absent: "No model",
   locked: "Key needed",
   idle: "Ready",
   asking: "Starting",
@@ -52,6 +57,10 @@ export const NOTICES = {
   offline: {
     title: "The gateway does not answer",
     text: "Check that it is running. This page tries again every few seconds.",
+  },
+  absent: {
+    title: "No video model is served here",
+    text: "Start the gateway with one, such as “clawstream demo”. Then reload this page.",
   },
   locked: {
     title: "This gateway asks for a key",

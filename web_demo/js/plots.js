@@ -6,12 +6,17 @@ export class Plot {
   #canvas;
   #series;
   #kind;
+  #points;
   #minimumMax;
 
-  /** `kind` is line or bars; `minimumMax` keeps small values from filling the plot. */
-  constructor(canvas, { kind = "line", series = 1, minimumMax = 1 } = {}) {
+  /**
+   * `kind` is line or bars; `points` is how many values fit; `minimumMax` keeps small values from
+   * filling the plot.
+   */
+  constructor(canvas, { kind = "line", series = 1, points = POINTS, minimumMax = 1 } = {}) {
     this.#canvas = canvas;
     this.#kind = kind;
+    this.#points = points;
     this.#minimumMax = minimumMax;
     this.#series = Array.from({ length: series }, () => []);
   }
@@ -21,8 +26,14 @@ export class Plot {
     values.forEach((value, index) => {
       const points = this.#series[index];
       points.push(value);
-      if (points.length > POINTS) points.shift();
+      if (points.length > this.#points) points.shift();
     });
+    this.draw();
+  }
+
+  /** Replaces everything by the newest of `values`; for plots of one series. */
+  show(values) {
+    this.#series[0] = values.slice(-this.#points);
     this.draw();
   }
 
@@ -32,6 +43,7 @@ export class Plot {
   }
 
   draw() {
+    if (this.#canvas.clientWidth === 0) return; // in a tab that is not shown
     const context = this.#prepare();
     const { clientWidth: width, clientHeight: height } = this.#canvas;
     const max = Math.max(this.#minimumMax, ...this.#series.flat().filter((v) => v !== null)) * 1.1;
@@ -40,11 +52,11 @@ export class Plot {
     // Last series first, so that the first one lies on top.
     for (let index = this.#series.length - 1; index >= 0; index -= 1) {
       const place = (value, position, count) => ({
-        x: width - ((count - 1 - position) * width) / (POINTS - 1),
+        x: width - ((count - 1 - position) * width) / (this.#points - 1),
         y: height - 1 - (value / max) * (height - 2),
       });
       const draw = this.#kind === "bars" ? drawBars : drawLine;
-      draw(context, this.#series[index], place, height, colours[index], width / POINTS);
+      draw(context, this.#series[index], place, height, colours[index], width / this.#points);
     }
   }
 

@@ -10,6 +10,7 @@ export const VERSION = 1;
 export const HEADER_BYTES = 32;
 export const PIECE_BYTES = 128 * 1024;
 export const MAX_META_BYTES = 64 * 1024;
+export const MAX_TEXT_BYTES = 64 * 1024; // of one control message
 export const MAX_SEQ = Number.MAX_SAFE_INTEGER;
 
 export const MessageType = Object.freeze({ FRAME: 1, TENSORS: 2, ANNOTATED_FRAME: 3 });

@@ -12,6 +12,13 @@ const OVERLOAD_ENTER = 0.25; // share of frames skipped
 const OVERLOAD_LEAVE = 0.1;
 const OVERLOAD_MIN_FRAMES = 20;
 
+/** The value below which the share `fraction` of `values` lies (nearest rank), or null. */
+export function percentile(values, fraction) {
+  if (values.length === 0) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(fraction * sorted.length) - 1)];
+}
+
 /** Values of the last `lengthMs`, oldest first; at most MAX_SAMPLES of them. */
 export class SlidingWindow {
   #samples = []; // {at, value}
@@ -39,12 +46,10 @@ export class SlidingWindow {
     return spanMs <= 0 ? 0 : ((this.#samples.length - 1) * 1000) / spanMs;
   }
 
-  /** The value below which the share `fraction` of the samples lies (nearest rank), or null. */
+  /** See the function of that name; null when the window is empty. */
   percentile(now, fraction) {
     this.#trim(now);
-    if (this.#samples.length === 0) return null;
-    const sorted = this.#samples.map(({ value }) => value).sort((a, b) => a - b);
-    return sorted[Math.max(0, Math.ceil(fraction * sorted.length) - 1)];
+    return percentile(this.#samples.map(({ value }) => value), fraction);
   }
 
   #trim(now) {

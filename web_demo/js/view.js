@@ -1,10 +1,9 @@
-/** The page's elements: shows what it is told, decides nothing. */
+/** The Video tab's elements: shows what it is told, decides nothing. */
 
+import { Announcer } from "./announcer.js";
 import { percent } from "./overlay.js";
-import { CHIPS } from "./page_state.js";
 import { Plot } from "./plots.js";
 
-const ANNOUNCE_INTERVAL_MS = 8_000;
 const KINDS = { faces: "faces", classify: "classes", detect: "objects" };
 const REASONS = {
   no_credit: "gateway busy",
@@ -28,8 +27,7 @@ export class View {
   picture = byId("picture");
   controls = byId("controls");
   keyForm = byId("key-form");
-  #announcedAt = 0;
-  #announced = "";
+  #announcer = new Announcer(byId("panel-video"));
   #notice = "";
   #plots = {
     fps: new Plot(byId("fps-plot"), { minimumMax: 10 }),
@@ -55,14 +53,12 @@ export class View {
   }
 
   showState(state, { isActive, canStart }) {
-    byId("chip").dataset.state = state;
-    byId("chip-text").textContent = CHIPS[state];
     const start = byId("start");
     start.textContent = isActive ? "Stop" : "Start";
     start.classList.toggle("is-active", isActive);
     start.disabled = !isActive && !canStart;
     this.keyForm.hidden = state !== "locked";
-    if (state === "locked") byId("key").focus();
+    if (state === "locked" && !byId("panel-video").hidden) byId("key").focus();
     byId("stage").classList.toggle("is-stale", state === "reconnecting" || state === "connecting");
   }
 
@@ -74,7 +70,7 @@ export class View {
     byId("notice-text").textContent = notice.text;
     if (notice.title === this.#notice) return; // a countdown is not read out
     this.#notice = notice.title;
-    this.announce(`${notice.title}. ${notice.text}`, { isUrgent: true });
+    this.#announcer.say(`${notice.title}. ${notice.text}`, { isUrgent: true });
   }
 
   /** The picture that is on the stage: none, the source itself, or frames with results. */
@@ -89,7 +85,7 @@ export class View {
     byId("frame-info").textContent = frameInfo;
     if (found === "") return;
     this.picture.setAttribute("aria-label", `Picture with results: ${found}`);
-    this.announce(found);
+    this.#announcer.say(found);
   }
 
   /** A slim message under the stage; an empty one hides it. */
@@ -98,17 +94,7 @@ export class View {
     if (banner.textContent === text) return;
     banner.textContent = text;
     banner.hidden = text === "";
-    if (text !== "") this.announce(text, { isUrgent: true });
-  }
-
-  /** Says something politely; what is not urgent is said seldom and never twice. */
-  announce(text, { isUrgent = false } = {}) {
-    const now = performance.now();
-    if (text === this.#announced) return;
-    if (!isUrgent && now - this.#announcedAt < ANNOUNCE_INTERVAL_MS) return;
-    this.#announced = text;
-    this.#announcedAt = now;
-    byId("status").textContent = text;
+    if (text !== "") this.#announcer.say(text, { isUrgent: true });
   }
 
   showModels(models) {

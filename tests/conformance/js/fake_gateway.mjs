@@ -2,7 +2,7 @@
 
 import { ClawstreamClient } from "../../../web_demo/js/client.js";
 
-export const LIMITS = { max_frame_bytes: 1_000_000, max_streams: 4, ack_deadline_s: 10 };
+export const LIMITS = { max_frame_bytes: 1_000_000, max_streams: 4, max_prompts: 3, ack_deadline_s: 10 };
 export const WELCOME = { type: "welcome", session: "s1", limits: LIMITS, models: ["m"], now_us: 0 };
 
 /** A WebSocket of which the test is the server. */
@@ -121,6 +121,13 @@ export class Bench {
   async streamWith({ maxFrames = 100, maxBytes = 1e9, ...options } = {}) {
     const opening = this.client.openStream({ model: "m", ...options });
     this.opened({ maxFrames, maxBytes });
+    return opening;
+  }
+
+  /** An open stream of prompts. */
+  async promptsWith(options = {}) {
+    const opening = this.client.openPrompts({ model: "m", ...options });
+    this.opened();
     return opening;
   }
 

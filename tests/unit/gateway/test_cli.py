@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from engine.manifest import Manifest
+from engine.models.sources import ProgressCallback
+from engine.models.store import ModelStore
 from gateway.cli import app
+from gateway.commands.models import pull_with_progress
 from gateway.commands.serve import serving_overrides
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = ("demo", "serve", "stream", "models", "check-config")
+COMMANDS = ("demo", "serve", "stream", "chat", "models", "check-config")
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +55,12 @@ def test_help_names_commands_and_exit_codes() -> None:
     assert "Exit codes: 0 ok" in result.output
 
 
-@pytest.mark.parametrize("command", [*COMMANDS[:3], "check-config"])
+@pytest.mark.parametrize("command", [*COMMANDS[:4], "check-config"])
 def test_every_command_teaches_by_example(command: str) -> None:
     result = _run(command, "--help")
     assert result.exit_code == 0
     assert "Examples" in result.output
+    assert "Exit codes: 0 ok" in result.output
     assert f"clawstream {command}" in result.output
 
 
@@ -120,19 +126,62 @@ def test_info_of_a_file_with_a_wrong_description_names_the_key(tmp_path: Path) -
     assert "label" in result.stderr
 
 
+def test_info_of_a_file_that_is_no_model_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "mine.onnx").write_bytes(b"onnx")
+    result = _run("models", "info", str(tmp_path / "mine.onnx"))
+    assert result.exit_code == 2
+    assert "mine.onnx: " in result.stderr
+
+
+def test_piped_download_has_a_line_per_stage_up_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pull(store: ModelStore, name: str, progress: ProgressCallback) -> None:
+        for done in range(0, 101, 10):
+            progress(done, 100, "downloading something")
+        progress(100, 100, "ready")
+
+    monkeypatch.setattr(ModelStore, "pull", pull)
+    written = StringIO()
+    pull_with_progress(ModelStore(), ["centerface"], Console(file=written))
+    assert written.getvalue() == "centerface: downloading something\ncenterface: ready\n"
+
+
+def test_unwritable_video_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    out = str(tmp_path / "gone" / "out.mp4")
+    for command in (["stream", "none.mp4", "--model", "x"], ["demo", "--headless"]):
+        result = _run(*command, "--out", out)
+        assert result.exit_code == 2
+        assert result.stderr == f"error: --out: cannot write {out}: No such file or directory\n"
+
+
 def test_check_config_shows_what_would_be_served(home: Path, tmp_path: Path) -> None:
     _install(home, "centerface")
     file = tmp_path / "gateway.toml"
     file.write_text(
-        '[server]\nport = 9000\napi_keys = ["secret"]\n'
-        "[models.centerface]\nworkers = 2\n[models.efficientnet-lite0]\n"
+        '[server]\nport = 9000\napi_keys = ["secret"]\n[models.centerface]\nworkers = 2\n'
     )
     result = _run("check-config", str(file))
     assert result.exit_code == 0
-    assert result.output.startswith("ok\naddress: http://127.0.0.1:9000\napi keys: 1\n")
+    assert result.output.startswith("address: http://127.0.0.1:9000\napi keys: 1\n")
     assert "model centerface: version 1; workers 2" in result.output
-    assert "model efficientnet-lite0: missing" in result.output
+    assert result.output.endswith("\nok\n")
     assert "secret" not in result.output
+
+
+def test_check_config_names_every_missing_model_and_ends_with_3(home: Path, tmp_path: Path) -> None:
+    _install(home, "centerface")
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        '[models.efficientnet-lite0]\n[models.centerface]\n[models.mine]\npath = "./mine.onnx"\n'
+    )
+    result = _run("check-config", str(file))
+    assert result.exit_code == 3
+    assert "model centerface: version 1" in result.stdout
+    assert "ok" not in result.stdout.splitlines()
+    assert "model efficientnet-lite0: " in result.stderr
+    assert "clawstream models pull efficientnet-lite0" in result.stderr
+    assert "model mine: there is no file" in result.stderr
 
 
 @pytest.mark.parametrize(

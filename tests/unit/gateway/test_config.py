@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.config import ModelConfig
+from engine.config import LlmConfig, ModelConfig, UpstreamConfig
 from gateway.config import (
     GatewayConfig,
-    InferenceConfig,
     ServedModel,
     ServerConfig,
     load_config,
@@ -74,6 +73,11 @@ def test_file_with_only_the_inference_names_loads(tmp_path: Path) -> None:
     assert config.pacing.fill_rate == 30
 
 
+def test_filters_may_come_from_the_environment() -> None:
+    config = load_config(environment={"CLAWSTREAM_INFERENCE__CONTENT_FILTER": '["a{1,2}"]'})
+    assert config.inference.content_filter == ("a{1,2}",)
+
+
 def test_models_take_the_engine_names_and_a_path(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -99,6 +103,14 @@ def test_models_may_be_a_list_of_names() -> None:
             {"inference": {"max_batch_sise": 1}},
             "inference.max_batch_sise: unknown option; did you mean inference.max_batch_size?",
         ),
+        ({"inference": 5}, "inference: must be a table, got 5"),
+        ({"inference": {"weights": "q4"}}, "inference.weights: must be auto, fp32, bf16 or int8"),
+        ({"inference": {"min_rate": float("inf")}}, "inference.min_rate: Input should be a finite"),
+        ({"inference": {"kv_cache_bytes": "x"}}, "inference.kv_cache_bytes: must be a whole"),
+        (
+            {"text": {"deadline_ms": 2000, "max_deadline_ms": 1000}},
+            "text.deadline_ms: must be at most max_deadline_ms (1000), got 2000",
+        ),
         ({"server": {"zzzzzz": 1}}, "server.zzzzzz: unknown option"),
         ({"server": {"port": 70000}}, "server.port: must be <= 65535, got 70000"),
         ({"server": {"port": "eighty"}}, "server.port: must be a whole number, got 'eighty'"),
@@ -121,6 +133,19 @@ def test_models_may_be_a_list_of_names() -> None:
             "models.a.wokers: unknown option; did you mean models.a.workers?",
         ),
         ({"models": {"a": {"prefetch": 2}}}, "models.a.prefetch: unknown option"),
+        ({"models": {"a": {"upstream": {"url": "x"}}}}, "models.a.upstream.model: is needed"),
+        (
+            {"models": {"a": {"upstream": {"url": "x", "model": "m"}}}},
+            "models.a.upstream.url: must be like http://host:8000/v1, got 'x'",
+        ),
+        (
+            {"models": {"a": {"upstream": {"apy_key": "x"}}}},
+            "models.a.upstream.apy_key: unknown option; did you mean upstream.api_key?",
+        ),
+        (
+            {"models": {"a": {"upstream": {"url": "http://x", "model": "m"}, "workers": 2}}},
+            "models.a.upstream: takes the place of all other options",
+        ),
         (
             {"server": {"host": "0.0.0.0"}},
             "server.api_keys: must be set to listen beyond loopback, on '0.0.0.0'",
@@ -130,6 +155,33 @@ def test_models_may_be_a_list_of_names() -> None:
             "server.tls_key: must be set too: TLS needs a certificate and its key",
         ),
         ({"pacing": {"fill_rate": float("nan")}}, "pacing.fill_rate: Input should be a finite"),
+        (
+            {"limits": {"max_connections": True}},
+            "limits.max_connections: must be a number, got true",
+        ),
+        (
+            {"limits": {"hello_timeout_s": True}},
+            "limits.hello_timeout_s: must be a number, got true",
+        ),
+        ({"models": {"a": {"workers": True}}}, "models.a.workers: must be a number, got true"),
+        (
+            {"models": {"a": {"upstream": {"url": "http://x", "model": "m", "max_retries": True}}}},
+            "models.a.upstream.max_retries: must be a number, got true",
+        ),
+        ({"inference": {"threads": False}}, "inference.threads: must be a number, got false"),
+        ({"models": {"a": {"workers": 65}}}, "models.a.workers: must be <= 64, got 65"),
+        (
+            {"streams": {"latest_deadline_ms": 2000, "max_deadline_ms": 1500}},
+            "streams.latest_deadline_ms: must be at most max_deadline_ms (1500), got 2000",
+        ),
+        (
+            {"streams": {"fifo_deadline_ms": 2000, "max_deadline_ms": 1500}},
+            "streams.fifo_deadline_ms: must be at most max_deadline_ms (1500), got 2000",
+        ),
+        (
+            {"server": {"allowed_hosts": ["https://app.example"]}},
+            "server.allowed_hosts.0: must be names without scheme and port, got 'https://app.example'",
+        ),
     ],
 )
 def test_error_names_the_option(tables: dict[str, Any], message: str) -> None:
@@ -138,10 +190,61 @@ def test_error_names_the_option(tables: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "null",
+        "",
+        "app.example",
+        "https://",
+        "https://a/b",
+        "https://a?b",
+        "https://a#b",
+        "https://u@a",
+        "https://a:port",
+        "//a",
+    ],
+)
+def test_origin_is_a_scheme_a_host_and_perhaps_a_port(origin: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^server\.allowed_origins\.1: must be like https://host:port"
+    ):
+        parse_config({"server": {"allowed_origins": ["https://app.example", origin]}})
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://app.example", "http://[::1]:8400", "https://a:1/", "chrome-extension://abc"]
+)
+def test_origins_that_browsers_send_are_taken(origin: str) -> None:
+    assert parse_config({"server": {"allowed_origins": [origin]}}).server.allowed_origins
+
+
+@pytest.mark.parametrize("key", ["", " ", "a key", "key ", "k\u00e9y", "k\ney"])
+def test_key_that_no_header_carries_is_refused_and_not_repeated(key: str) -> None:
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(ConfigError) as caught:
+            parse_config({"server": {"host": host, "api_keys": ["sesame", key]}})
+        assert str(caught.value) == (
+            "server.api_keys.1: must be printable ASCII without spaces, not empty"
+        )
+
+
 def test_error_about_keys_does_not_repeat_them() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"server": {"api_keys": ["sesame", 5]}})
     assert "sesame" not in str(caught.value)
+
+
+def test_error_about_an_upstream_does_not_repeat_its_key() -> None:
+    for upstream in (
+        {"url": "http://x", "api_key": "sesame"},
+        {"url": "x", "model": "m", "api_key": "sesame"},
+        {"url": "http://x", "model": "m", "api_key": ["sesame"]},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_config({"models": {"a": {"upstream": upstream}}})
+        assert "sesame" not in str(caught.value)
 
 
 def test_keys_do_not_appear_when_the_configuration_is_printed() -> None:
@@ -168,26 +271,28 @@ def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
 
 
 def documented() -> dict[str, str]:
-    """Default by key, from the tables; several keys may share a row."""
+    """Default by key, from the tables; several keys may share a row. Keys of ``[inference]`` and
+    ``[pacing]`` carry the section, which share names with others."""
     rows = (line.split("|") for line in DOCS.read_text().splitlines() if line.startswith("| `"))
-    return {
-        key.strip("` ").removeprefix("inference.").removeprefix("pacing."): cells[2].strip("` ")
-        for cells in rows
-        for key in cells[1].split(",")
-    }
+    return {key.strip("` "): cells[2].strip("` ") for cells in rows for key in cells[1].split(",")}
 
 
 def test_every_key_is_documented_with_its_default() -> None:
     config, found = GatewayConfig(), documented()
-    sections = [config.server, config.limits, config.streams, config.pacing, config.logging]
+    sections = [config.server, config.limits, config.streams, config.logging]
     for section in sections:
         for key, value in section.model_dump().items():
             assert shown(value) == found[key], key
+    for prefix, section in (("pacing", config.pacing), ("text", config.text)):
+        for key, value in section.model_dump().items():
+            assert shown(value) == found[f"{prefix}.{key}"], key
     for field in fields(ModelConfig):
-        if field.name != "max_batch_size":  # of a model and of [inference]
-            assert shown(field.default) == found[field.name], field.name
-    for key in InferenceConfig.model_fields:
-        assert key in found
+        assert shown(field.default) == found[field.name], field.name
+    for field in fields(LlmConfig):
+        assert shown(field.default) == found[f"inference.{field.name}"], field.name
+    for field in fields(UpstreamConfig):
+        default = "needed" if field.default is MISSING else shown(field.default)
+        assert default == found[f"upstream.{field.name}"], field.name
 
 
 def shown(value: object) -> str:

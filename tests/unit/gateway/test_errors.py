@@ -14,11 +14,13 @@ from engine.errors import (
     Unavailable,
     UnknownModel,
 )
+from engine.types import DropReason
 from gateway.errors import (
     CloseCode,
     ProblemKind,
     RequestProblem,
     error_message,
+    from_dropped,
     from_engine_error,
     problem_body,
 )
@@ -71,3 +73,19 @@ def test_close_codes_say_whether_to_come_back(code: CloseCode) -> None:
         assert code.may_reconnect
     if code >= 4500 or code in (1000, 1002, 1007, 1009):
         assert not code.may_reconnect
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (DropReason.DEADLINE, ProblemKind.DEADLINE_EXCEEDED),
+        (DropReason.SHUTDOWN, ProblemKind.SHUTTING_DOWN),
+        (DropReason.WORKER_LOST, ProblemKind.OVERLOADED),
+    ],
+)
+def test_who_waits_for_an_answer_that_was_given_up_may_ask_again(
+    reason: DropReason, kind: ProblemKind
+) -> None:
+    problem = from_dropped(reason)
+    assert problem.kind is kind
+    assert problem.kind.retryable

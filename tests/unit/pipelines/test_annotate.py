@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.types import AttachmentKind
-from pipelines.annotate import MAX_SIDE, PALETTE, annotate, blur_regions
+from pipelines.annotate import MAX_SIDE, PALETTE, annotate, blur_regions, shrink
 from pipelines.answers import Classification, ClassScore, DetectedObject, Detections
 from tests.fakes.pictures import decode, gradient, noise
 
@@ -35,7 +35,7 @@ def test_frame_is_a_jpeg_of_bounded_size(
     size: tuple[int, int], expected: tuple[int, int], mode: str
 ) -> None:
     answer = detections(*size, (0.0, 0.0, float(size[0]), float(size[1])))
-    attachment = annotate(gradient(*size), answer, mode)  # type: ignore[arg-type]
+    attachment = annotate(shrink(gradient(*size)), answer, mode)  # type: ignore[arg-type]
     assert attachment.kind is AttachmentKind.ANNOTATED_FRAME
     width, height = expected
     assert json.loads(attachment.meta) == {"width": width, "height": height, "codec": "jpeg"}
@@ -43,11 +43,11 @@ def test_frame_is_a_jpeg_of_bounded_size(
     assert max(width, height) <= MAX_SIDE
 
 
-def test_drawing_leaves_the_decoded_picture_alone() -> None:
-    picture = gradient(176, 144)
-    annotate(picture, detections(176, 144, (20, 20, 60, 60)), "boxes")
-    annotate(picture, detections(176, 144, (20, 20, 60, 60)), "blur")
-    assert np.array_equal(picture, gradient(176, 144))
+def test_only_a_picture_that_is_too_large_is_copied() -> None:
+    small, large = gradient(1280, 720), gradient(1281, 720)
+    assert shrink(small) is small
+    assert shrink(large).shape == (719, 1280, 3)
+    assert np.array_equal(large, gradient(1281, 720))
 
 
 @pytest.mark.parametrize("size", [(160, 120), (640, 480), (1280, 720), (2560, 1440)])
@@ -55,9 +55,8 @@ def test_box_is_drawn_where_the_object_is(size: tuple[int, int]) -> None:
     width, height = size
     box = (width * 0.25, height * 0.25, width * 0.75, height * 0.75)
     thing = DetectedObject("face", 0.9, box)
-    attachment = annotate(
-        np.zeros((height, width, 3), np.uint8), Detections(width, height, (thing,)), "boxes"
-    )
+    canvas = shrink(np.zeros((height, width, 3), np.uint8))
+    attachment = annotate(canvas, Detections(width, height, (thing,)), "boxes")
     drawn = decode(attachment.payload)
     rows, columns = drawn.shape[:2]
     for fraction in (0.25, 0.75):
@@ -103,7 +102,7 @@ def test_blur_handles_boxes_of_any_shape(box: tuple[float, float, float, float])
 def test_blur_on_a_shrunk_frame_covers_the_object() -> None:
     picture = noise(2560, 1440)
     answer = detections(2560, 1440, (1000.0, 400.0, 1400.0, 900.0))
-    drawn = decode(annotate(picture, answer, "blur").payload).astype(int)
+    drawn = decode(annotate(shrink(picture), answer, "blur").payload).astype(int)
     inside = drawn[220:430, 520:680]
     assert np.abs(np.diff(inside, axis=1)).mean() < 2.0  # flat
     assert np.abs(np.diff(drawn[:100], axis=1)).mean() > 10.0  # untouched

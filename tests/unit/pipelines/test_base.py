@@ -150,8 +150,19 @@ def test_picture_is_kept_only_for_annotation() -> None:
     pipeline = pipeline_on(FunctionSession(mean_colour))
     data = memoryview(encode(gradient(64, 48)))
     for options in (b"", b"{}", b'{"annotate":null}', b'{"unknown":1}'):
-        assert pipeline.prepare(data, b"", options).picture is None
-    assert pipeline.prepare(data, b"", b'{"annotate":"boxes"}').picture is not None
+        assert pipeline.prepare(data, b"", options).canvas is None
+    assert pipeline.prepare(data, b"", b'{"annotate":"boxes"}').canvas is not None
+
+
+def test_a_large_picture_waits_at_the_size_of_its_annotated_frame() -> None:
+    pipeline = pipeline_on(FunctionSession(mean_colour))
+    picture = memoryview(encode(gradient(3840, 2160)))
+    prepared = pipeline.prepare(picture, b"", b'{"annotate":"boxes"}')
+    assert prepared.canvas is not None
+    assert prepared.canvas.shape == (720, 1280, 3)
+    assert prepared.canvas.base is None  # no view of what was decoded
+    (raw,) = pipeline.run([prepared])
+    assert json.loads(pipeline.interpret(prepared, raw, b"").data)["width"] == 3840
 
 
 @pytest.mark.parametrize("mode", ["boxes", "blur"])
@@ -176,7 +187,7 @@ def test_blur_without_regions_is_refused_rather_than_ignored() -> None:
     picture = memoryview(encode(gradient(64, 48)))
     with pytest.raises(InvalidInput, match="no regions"):
         pipeline.prepare(picture, b"", b'{"annotate":"blur"}')
-    assert pipeline.prepare(picture, b"", b'{"annotate":"boxes"}').picture is not None
+    assert pipeline.prepare(picture, b"", b'{"annotate":"boxes"}').canvas is not None
 
 
 def test_bad_picture_fails_the_item() -> None:

@@ -49,3 +49,9 @@ def test_pooled_output_keeps_its_classes() -> None:
 def test_labels_must_match_the_classes() -> None:
     with pytest.raises(ValueError, match="2 labels, but 3 classes"):
         ClassReader(("ant", "bee"), ClassifyOptions()).read([np.zeros(3)], PLACEMENT)
+
+
+@pytest.mark.parametrize("shape", [(6, 100), (84, 8400), (1, 7, 7), ()])
+def test_an_output_that_is_not_one_score_per_class_is_named(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected an output \[batch, classes\], got"):
+        ClassReader((), ClassifyOptions()).read([np.zeros(shape, np.float32)], PLACEMENT)

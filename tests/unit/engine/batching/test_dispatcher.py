@@ -190,11 +190,29 @@ async def test_a_broken_model_answers_everybody_at_once_and_refuses() -> None:
 
 
 @virtual_time
+async def test_a_refusal_says_when_the_next_attempt_begins() -> None:
+    bench = ModelBench()
+    lane = bench.lane()
+    bench.offer(lane)
+    await settle()
+    bench.offer(lane)
+    bench.executor.break_down(retry_at=61.0)
+    await run_until(31.0)
+    for when, seconds in ((31.0, 30.0), (60.5, 1.0), (70.0, 1.0)):
+        await run_until(when)
+        with pytest.raises(Unavailable) as refused:
+            bench.offer(lane)
+        assert refused.value.retry_after_s == seconds
+    waits = [o.error.retry_after_s for o in bench.outcomes().values() if isinstance(o, Failed)]
+    assert waits == [61.0, 61.0]
+
+
+@virtual_time
 async def test_items_lost_after_the_model_broke_are_answered_too() -> None:
     bench = ModelBench(workers=2)
     bench.offer(bench.lane())
     await settle()
-    bench.batcher.on_unavailable("circuit open")
+    bench.batcher.on_unavailable("circuit open", None)
     assert bench.outcomes() == {}  # a worker still holds it
     bench.executor.kill(0)
     assert isinstance(bench.outcomes()[1], Failed)

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from engine.errors import UnknownModel
-from engine.models.catalog import DEFAULT_MODEL, Source, load_catalog
+from engine.models.catalog import CHAT, DEFAULT_MODEL, Source, load_catalog
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +20,7 @@ def _sources() -> list[Source]:
 
 def test_catalogue_has_the_models_and_clips_of_the_demo() -> None:
     catalog = load_catalog()
-    assert set(catalog.models) == {"centerface", "efficientnet-lite0"}
+    assert set(catalog.models) == {"centerface", "efficientnet-lite0", "smollm2-135m"}
     assert set(catalog.clips) == {"face", "street"}
     assert DEFAULT_MODEL in catalog.models
 
@@ -41,6 +41,7 @@ def test_every_model_has_a_licence_an_importer_and_an_input(name: str) -> None:
     assert find_spec(f"engine.models.importers.{entry.importer}") is not None
     assert "model" in entry.sources
     assert entry.download_bytes == sum(s.download_bytes for s in entry.sources.values())
+    assert (entry.input is None) == (entry.kind == CHAT)
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from engine.models.description import load_model_file
 from engine.models.errors import ManifestError, MissingModel
+from tests.fakes.networks import EMPTY_NETWORK
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +31,7 @@ min_score = 0.25
 @pytest.fixture
 def model_path(tmp_path: Path) -> Path:
     path = tmp_path / "yolov8n.onnx"
-    path.write_bytes(b"onnx")
+    path.write_bytes(EMPTY_NETWORK)
     return path
 
 
@@ -126,3 +127,23 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     odd.write_bytes(b"onnx")
     with pytest.raises(ManifestError, match=r"rename the file.*'my model'"):
         load_model_file(odd)
+
+
+@pytest.mark.parametrize(
+    "toml", [None, 'kind = "classify"', 'pipeline = "engine.onnx.tensors:build"']
+)
+@pytest.mark.parametrize("content", [b"", b"this is a text file\n", EMPTY_NETWORK[:3]])
+def test_file_that_is_no_network_is_named(
+    model_path: Path, toml: str | None, content: bytes
+) -> None:
+    model_path.write_bytes(content)
+    if toml is not None:
+        _describe(model_path, toml)
+    with pytest.raises(ManifestError, match=r"yolov8n\.onnx: it is not an ONNX model"):
+        load_model_file(model_path)
+
+
+def test_own_pipeline_may_read_any_file(model_path: Path) -> None:
+    model_path.write_bytes(b"anything")
+    _describe(model_path, 'pipeline = "my.module:Pipeline"\n')
+    assert load_model_file(model_path).pipeline == "my.module:Pipeline"

@@ -9,6 +9,7 @@ from engine.errors import UnknownModel
 from engine.manifest import Manifest
 from engine.models.errors import MissingModel
 from engine.models.store import ModelStore, default_home, is_file_reference
+from tests.fakes.networks import EMPTY_NETWORK
 
 pytestmark = pytest.mark.unit
 
@@ -90,6 +91,7 @@ def test_list_shows_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     assert paths == {
         "centerface": directory,
         "efficientnet-lite0": None,
+        "smollm2-135m": None,
         "face": None,
         "street": None,
     }
@@ -100,7 +102,7 @@ def test_files_are_told_from_names(tmp_path: Path) -> None:
     assert is_file_reference("model.onnx")
     assert is_file_reference("models/mine")
     assert is_file_reference("file:mine")
-    (tmp_path / "mine.onnx").write_bytes(b"onnx")
+    (tmp_path / "mine.onnx").write_bytes(EMPTY_NETWORK)
     store = ModelStore(tmp_path / "home")
     assert store.resolve(f"file:{tmp_path}/mine.onnx").name == "mine"
     assert store.resolve(f"{tmp_path}/mine.onnx").name == "mine"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import msgspec
@@ -8,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.types import Attachment, AttachmentKind
-from engine.workers.channel import LENGTH, ChannelError, MessageBuffer, encode_message
+from engine.workers.channel import (
+    LENGTH,
+    ChannelError,
+    HostChannel,
+    MessageBuffer,
+    encode_message,
+)
 from engine.workers.messages import (
     BatchRan,
     Down,
@@ -23,6 +30,7 @@ from engine.workers.messages import (
     Up,
 )
 from engine.workers.slab import Span
+from tests.fakes.virtual_time import virtual_time
 
 pytestmark = pytest.mark.unit
 
@@ -76,3 +84,50 @@ def test_an_oversized_message_is_refused_before_it_is_buffered() -> None:
 def test_an_oversized_message_is_not_encoded() -> None:
     with pytest.raises(ChannelError, match="over the limit"):
         encode_message(StartFailed("x" * 200), 100)
+
+
+class FakeTransport(asyncio.Transport):
+    """Takes everything and sends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@virtual_time
+async def test_the_host_is_told_when_the_socket_takes_messages_again() -> None:
+    rooms: list[bool] = []
+    channel = HostChannel(Up, 100, lambda _: None, lambda: rooms.append(channel.is_writable))
+    assert not channel.is_writable
+    channel.connection_made(FakeTransport())
+    assert channel.is_writable
+    channel.pause_writing()
+    assert not channel.is_writable
+    channel.resume_writing()
+    assert rooms == [True]
+
+
+@virtual_time
+async def test_the_host_closes_a_channel_on_which_something_malformed_arrives() -> None:
+    told: list[Up] = []
+    channel = HostChannel(Up, 100, told.append, lambda: None)
+    transport = FakeTransport()
+    channel.connection_made(transport)
+    channel.data_received(encode_message(StartFailed("missing"), 100) + LENGTH.pack(3) + b"abc")
+    assert told == [StartFailed("missing")]
+    assert transport.is_aborted
+    channel.connection_lost(None)
+    assert channel.closed.result().startswith("sent a malformed message")

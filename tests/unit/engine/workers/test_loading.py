@@ -31,6 +31,12 @@ def test_every_size_is_run_once_uncounted_and_then_measured() -> None:
     assert pipeline.sizes == [1] * 4 + [2] * 4 + [4] * 4
 
 
+def test_what_was_measured_before_is_taken_over_after_one_run() -> None:
+    pipeline = CountingEcho()
+    assert warm_up(pipeline, 8, {1: 0.25, 2: 0.5}) == {1: 0.25, 2: 0.5}
+    assert pipeline.sizes == [1]
+
+
 def test_without_budget_only_single_items_are_measured() -> None:
     pipeline = CountingEcho()
     assert list(warm_up(pipeline, 64, budget_s=0.0)) == [1]

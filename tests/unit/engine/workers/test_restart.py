@@ -39,6 +39,12 @@ def test_too_many_deaths_in_the_window_open_the_circuit() -> None:
     assert die(policy, 3.5) == Restart(10.0, True)
 
 
+def test_workers_that_were_useful_do_not_open_the_circuit() -> None:
+    policy = RestartPolicy(3, 10.0)
+    assert not any(die(policy, 0.1 * step, was_useful=True).is_probe for step in range(50))
+    assert not any(die(policy, 5.0 + 0.1 * step).is_probe for step in range(3))
+
+
 def test_deaths_outside_the_window_are_forgotten() -> None:
     policy = RestartPolicy(3, 10.0)
     assert not any(die(policy, 4.0 * step).is_probe for step in range(50))

@@ -6,10 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from engine.workers.extents import ALIGNMENT, ExtentAllocator
 from engine.workers.slab import (
-    ALIGNMENT,
     HEADER_BYTES,
-    ExtentAllocator,
     Slab,
     SlabReader,
     available_bytes,

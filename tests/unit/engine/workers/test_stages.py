@@ -12,6 +12,7 @@ import pytest
 
 from engine.errors import InvalidInput
 from engine.pipeline import Output
+from engine.types import Attachment, AttachmentKind
 from engine.workers.channel import LENGTH
 from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
 from engine.workers.slab import Slab, SlabReader
@@ -135,6 +136,57 @@ def test_an_answer_that_is_not_bytes_fails_its_item() -> None:
     harness = Harness(Sloppy())
     sent = harness.run(harness.batch(b"\x01"))
     assert [each.fault for each in sent if isinstance(each, ItemFailed)] == [Fault.INTERNAL]
+
+
+class Answering(Echo):
+    """Answers the second item of a batch with ``output``, the others as ever."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def interpret(self, prepared: Any, raw: Any, options: bytes) -> Output:
+        return self.output if raw["sum"] == 2 else super().interpret(prepared, raw, options)
+
+
+BAD_JSON = {
+    "broken": b"{not json",
+    "NaN": b'{"score":NaN}',
+    "empty": b"",
+    "not UTF-8": b'"\xff"',
+    "two values": b"{}{}",
+    "nested without end": b"[" * 5000 + b"]" * 5000,
+}
+
+
+def output_with(**changes: Any) -> Output:
+    sound = {"kind": AttachmentKind.TENSORS, "meta": b"{}", "payload": b""}
+    return Output(data=b"{}", attachments=(Attachment(**{**sound, **changes}),))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        *(Output(data=data) for data in BAD_JSON.values()),
+        *(output_with(meta=meta) for name, meta in BAD_JSON.items() if name != "empty"),
+        output_with(meta=b'"' + b"x" * 65536 + b'"'),
+        output_with(kind=7),
+        output_with(payload="text"),
+    ],
+)
+def test_an_answer_that_nobody_can_read_fails_its_item_alone(
+    output: Output, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness(Answering(output), limit=100_000)
+    sent = harness.run(harness.batch(b"\x01", b"\x02", b"\x03"))
+    assert [each.key for each in sent if isinstance(each, ItemDone)] == [0, 2]
+    (failed,) = [each for each in sent if isinstance(each, ItemFailed)]
+    assert (failed.key, failed.fault) == (1, Fault.INTERNAL)
+    assert failed.detail in caplog.text
+
+
+def test_an_attachment_may_have_no_meta() -> None:
+    harness = Harness(Answering(output_with(meta=b"")))
+    assert not [e for e in harness.run(harness.batch(b"\x02")) if isinstance(e, ItemFailed)]
 
 
 def test_an_answer_over_the_limit_names_the_limit() -> None:

@@ -6,22 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from engine.base import Engine, LlmStatistics
+from engine.llm.histograms import BOUNDS
 from engine.types import DropReason
 from gateway.api.metrics import MetricsApi
+from gateway.api.text_metrics import FIELD_GAUGES
 from gateway.metrics import LoopLag, render
 from gateway.net.admission import ConnectionTable
 from gateway.session.registry import SessionRegistry
 from tests.fakes.engine import FakeEngine
+from tests.fakes.text_engine import TextEngine
 
 pytestmark = pytest.mark.unit
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
-def exported(registry: SessionRegistry) -> dict[str, float]:
-    api = MetricsApi(
-        FakeEngine(("faces",)), registry, ConnectionTable(9), LoopLag(), lambda request: ""
-    )
+def exported(registry: SessionRegistry, engine: Engine | None = None) -> dict[str, float]:
+    engine = engine or FakeEngine(("faces",))
+    api = MetricsApi(engine, registry, ConnectionTable(9), LoopLag(), lambda request: "")
     lines = render(list(api.families())).decode().splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in samples}
@@ -29,10 +32,10 @@ def exported(registry: SessionRegistry) -> dict[str, float]:
 
 async def test_every_name_is_ours_and_counters_end_in_total() -> None:
     api = MetricsApi(
-        FakeEngine(("faces",)), SessionRegistry(1), ConnectionTable(9), LoopLag(), lambda r: ""
+        TextEngine(("words",)), SessionRegistry(1), ConnectionTable(9), LoopLag(), lambda r: ""
     )
     for family in api.families():
-        assert family.name.startswith("clawstream_")
+        assert family.name.startswith("clawstream_") or family.name in FIELD_GAUGES
         assert family.documentation.endswith(".")
         for sample in family.samples:
             assert (family.type == "counter") == sample.name.endswith("_total")
@@ -40,7 +43,7 @@ async def test_every_name_is_ours_and_counters_end_in_total() -> None:
 
 async def test_every_family_is_documented() -> None:
     api = MetricsApi(
-        FakeEngine(("faces",)), SessionRegistry(1), ConnectionTable(9), LoopLag(), lambda r: ""
+        TextEngine(("words",)), SessionRegistry(1), ConnectionTable(9), LoopLag(), lambda r: ""
     )
     text = DOCS.read_text()
     for family in api.families():
@@ -84,3 +87,49 @@ async def test_quiet_gateway_exports_its_gauges() -> None:
     assert values["clawstream_connections_limit"] == 9
     assert values['clawstream_model_ready{model="faces"}'] == 1
     assert values['clawstream_loop_lag_seconds{statistic="max"}'] == 0
+
+
+async def test_the_scheduler_is_exported_under_the_names_of_the_field() -> None:
+    engine = TextEngine(("words",))
+    counts = tuple(range(1, len(BOUNDS["step_s"]) + 2))
+    engine.llm = LlmStatistics(
+        kv_cache_utilization=0.5,
+        preemption_count_per_sec=0.25,
+        steps=7,
+        histograms={"step_s": counts, "queue_s": (1, 2)},
+    )
+    values = exported(SessionRegistry(1), engine)
+    assert {f'{name}{{model="words"}}' for name in FIELD_GAUGES} <= values.keys()
+    assert values['kv_cache_utilization{model="words"}'] == 0.5
+    assert values['preemption_count_per_sec{model="words"}'] == 0.25
+    assert values['clawstream_llm_steps_total{model="words"}'] == 7
+    assert values['clawstream_llm_step_seconds_bucket{le="0.005",model="words"}'] == 3
+    assert values['clawstream_llm_step_seconds_bucket{le="+Inf",model="words"}'] == counts[-1]
+    # Buckets of another version of the worker are left out rather than mixed up.
+    assert not any("llm_queue_seconds" in name for name in values)
+
+
+async def test_without_a_language_model_there_are_no_scheduler_gauges() -> None:
+    values = exported(SessionRegistry(1))
+    assert not any("llm_" in name or "kv_cache" in name for name in values)
+
+
+async def test_answers_are_exported_in_time_and_by_their_end() -> None:
+    registry = SessionRegistry(1)
+    totals = registry.text_of("words")
+    totals.now = iter([0.0, 0.25, 0.28]).__next__
+    timer = totals.start()
+    timer.token("a")
+    timer.token("b")
+    timer.end("stop")
+    registry.prompts_of("words").count_accepted()
+    registry.prompts_of("words").count_result()
+    values = exported(registry)
+    assert values['clawstream_text_tokens_total{model="words"}'] == 2
+    assert values['clawstream_text_answers_total{model="words",reason="stop"}'] == 1
+    assert values['clawstream_text_first_token_seconds_sum{model="words"}'] == 0.25
+    gaps = 'clawstream_text_gap_seconds_bucket{le="%s",model="words"}'
+    assert values[gaps % "0.028"] == 0
+    assert values[gaps % "0.033"] == 1
+    assert values['clawstream_prompts_accepted_total{model="words"}'] == 1
+    assert values['clawstream_prompt_results_total{model="words"}'] == 1

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.unit
         (StartupError("the worker did not start"), ExitCode.FAILED),
         (CommandError(ExitCode.CANNOT_CONNECT, "nobody listens"), ExitCode.CANNOT_CONNECT),
         (ModuleNotFoundError("no", name="aiohttp"), ExitCode.MISSING),
+        (ModuleNotFoundError("no", name="torch"), ExitCode.MISSING),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
     ],
 )

@@ -136,6 +136,10 @@ def test_what_is_not_a_key_identifies_nobody(token: str) -> None:
     assert Keyring(("one", "two")).identify(token) is None
 
 
+def test_an_empty_token_identifies_nobody_whatever_the_keys() -> None:
+    assert Keyring(("",)).identify("") is None
+
+
 def test_no_key_is_nobody_and_a_wrong_one_is_refused() -> None:
     keyring = Keyring(("one",))
     assert keyring.identify_headers({}) is None

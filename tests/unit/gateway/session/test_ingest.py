@@ -355,6 +355,16 @@ def test_at_most_fifteen_frames_a_second_are_annotated() -> None:
     assert json.loads(annotated[0].options) == {"annotate": "boxes"}
 
 
+def test_every_frame_of_a_lossless_stream_is_annotated() -> None:
+    client = a_client()
+    lane = client.open(policy="lossless", annotate="boxes")
+    for seq in range(90):
+        client.send_frame(seq)
+        lane.answer(seq)
+        client.receive()
+    assert all(item.options for item in lane.offered)
+
+
 def test_one_streams_refusals_leave_the_others_alone() -> None:
     client = a_client()
     client.open(1)

@@ -74,8 +74,3 @@ def test_an_option_that_is_not_possible_is_named(options: dict[str, Any], named:
 def test_tensors_have_no_picture_options(options: dict[str, Any]) -> None:
     with pytest.raises(RequestProblem, match="frames"):
         read(StreamKind.TENSORS, **options)
-
-
-def test_tokens_need_a_language_model() -> None:
-    with pytest.raises(RequestProblem, match="no language model is configured"):
-        read(StreamKind.TOKENS)

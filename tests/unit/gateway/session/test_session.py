@@ -13,6 +13,7 @@ from gateway.wire.messages import (
     ClientPong,
     Close,
     Closed,
+    Drop,
     EndInput,
     ErrorMessage,
     GoAway,
@@ -28,7 +29,7 @@ from gateway.wire.messages import (
     StreamKind,
     Welcome,
 )
-from tests.fakes.session_client import SessionClient
+from tests.fakes.session_client import SessionClient, jpeg
 
 pytestmark = pytest.mark.unit
 
@@ -50,6 +51,7 @@ def test_hello_is_answered_with_limits_models_and_the_time() -> None:
     assert welcome.epoch == client.registry.epoch
     assert welcome.models == ["fake"]
     assert welcome.limits.max_streams == 64
+    assert welcome.limits.max_messages_per_s == 4000.0
     assert welcome.now_us == int(client.loop.time() * 1e6)
     assert welcome.resume_window_s == 0.0
 
@@ -60,7 +62,7 @@ def test_a_key_in_hello_is_enough() -> None:
     assert client.session.principal == "key-1"
 
 
-@pytest.mark.parametrize("token", [None, "wrong"])
+@pytest.mark.parametrize("token", [None, "", "wrong"])
 def test_without_a_valid_key_the_connection_ends(token: str | None) -> None:
     client = SessionClient(principal=None)
     with pytest.raises(ConnectionFault) as fault:
@@ -166,10 +168,14 @@ def test_an_unknown_model_is_told_and_what_was_sent_to_it_is_ignored() -> None:
     assert error.stream == 1
 
 
-def test_language_models_are_not_configured() -> None:
-    client = SessionClient().hello()
-    client.send(Open(stream=1, model="fake", kind=StreamKind.TOKENS))
+@pytest.mark.parametrize(
+    ("kind", "model_kind"), [(StreamKind.TOKENS, "faces"), (StreamKind.FRAMES, "chat")]
+)
+def test_a_model_of_another_kind_is_refused(kind: StreamKind, model_kind: str) -> None:
+    client = SessionClient(kinds={"fake": model_kind}).hello()
+    client.send(Open(stream=1, model="fake", kind=kind))
     assert problems(client) == ["unsupported-option"]
+    assert client.engine.lanes == []
 
 
 def test_streams_are_bounded_and_room_comes_back() -> None:
@@ -332,6 +338,54 @@ def test_draining_refuses_streams_and_frames_and_answers_the_rest() -> None:
     assert client.session.is_idle
 
 
+def test_what_is_unanswered_when_time_is_up_is_told_as_lost_to_the_shutdown() -> None:
+    client = SessionClient().hello()
+    lane = client.open(policy="lossless")
+    for seq in range(4):
+        client.send_frame(seq)
+    lane.answer(2)  # held: results leave in order
+    client.receive()
+    client.session.drain(1000)
+    client.session.give_up()
+    assert not client.session.is_idle
+    received = client.receive()
+    drops = [message for message in received if isinstance(message, Drop)]
+    assert [(drop.reason, drop.first, drop.last, drop.count) for drop in drops] == [
+        ("shutdown", 0, 1, 2),
+        ("shutdown", 3, 3, 1),
+    ]
+    assert [message.seq for message in received if isinstance(message, ResultMessage)] == [2]
+    assert client.session.is_idle
+    assert lane.is_closed
+    client.registry.check_integrity()
+    client.send_frame(4)
+    assert problems(client) == ["shutting-down"]
+
+
+def test_a_stream_that_was_ending_is_closed_when_time_is_up() -> None:
+    client = SessionClient().hello()
+    client.open()
+    client.send_frame(0)
+    client.send(EndInput(stream=1))
+    client.receive()
+    client.session.drain(1000)
+    client.session.give_up()
+    client.session.give_up()
+    *_, drop, closed = client.receive()
+    assert isinstance(drop, Drop)
+    assert isinstance(closed, Closed)
+    assert (closed.accepted, closed.dropped) == (1, 1)
+
+
+def test_a_session_that_is_not_draining_gives_nothing_up() -> None:
+    client = SessionClient()
+    client.session.give_up()
+    client.hello().open()
+    client.send_frame(0)
+    client.session.give_up()
+    assert client.receive_only(Drop) == []
+
+
 def test_a_closed_session_has_counted_everything_and_holds_nothing() -> None:
     client = SessionClient().hello()
     lane = client.open(1, policy="fifo")
@@ -387,6 +441,24 @@ def test_a_thousand_short_sessions_leave_nothing_behind() -> None:
     client.session.close("gone")
     assert client.registry.statistics().models["fake"].in_flight == 0
     assert (len(client.registry), client.loop.num_armed) == (0, 0)
+
+
+def test_input_is_bounded_over_all_sessions() -> None:
+    registry = SessionRegistry(2, max_input_bytes=len(jpeg()))
+    first = SessionClient(registry=registry).hello()
+    second = SessionClient(registry=registry).hello()
+    lane = first.open(1)
+    second.open(1)
+    first.send_frame(1)
+    second.send_frame(1)
+    (drop,) = second.receive_only(Drop)
+    assert drop.reason == "queue_full"
+    lane.answer(1)
+    first.receive()
+    second.send_frame(2)
+    assert second.receive_only(Drop) == []
+    second.session.close("gone")
+    assert registry.statistics().input_bytes == 0
 
 
 def test_sessions_are_bounded() -> None:

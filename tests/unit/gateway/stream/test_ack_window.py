@@ -28,7 +28,6 @@ def test_progress_starts_the_deadline_afresh() -> None:
     for seq in range(WINDOW_MESSAGES + 4):
         acks.sent(seq, 0.0)
     acks.acknowledge(3, 7.0)
-    assert acks.acknowledged_seq == 3
     assert acks.stalls_at == 17.0
     acks.acknowledge(4, 8.0)
     assert acks.stalls_at is None

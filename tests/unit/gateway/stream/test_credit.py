@@ -7,9 +7,9 @@ from gateway.stream.credit import CreditWindow, Grant
 pytestmark = pytest.mark.unit
 
 
-def receive(window: CreditWindow, num_bytes: int) -> bool:
+def receive(window: CreditWindow, num_bytes: int, now: float = 0.0) -> bool:
     window.receive_bytes(num_bytes)
-    return window.receive_frame()
+    return window.receive_frame(now)
 
 
 def test_frames_are_covered_up_to_the_window() -> None:
@@ -57,6 +57,33 @@ def test_a_client_that_ignores_credit_is_noticed() -> None:
         assert not window.is_far_exceeded
     receive(window, 1)
     assert window.is_far_exceeded
+
+
+def overrun(window: CreditWindow, now: float) -> bool:
+    """A frame too large for what is left, refused and told at once; whether it was covered."""
+    is_covered = receive(window, 100, now)
+    window.settle(1, 100)
+    return is_covered
+
+
+def test_two_windows_refused_within_a_second_are_noticed_though_each_was_settled() -> None:
+    window = CreditWindow(4, 100)
+    for _ in range(4):
+        receive(window, 20)
+    for _ in range(8):
+        assert not overrun(window, 0.5)
+        assert not window.is_far_exceeded
+    overrun(window, 0.5)
+    assert window.is_far_exceeded
+
+
+def test_a_client_that_overruns_its_credit_now_and_then_is_only_refused() -> None:
+    window = CreditWindow(4, 100)
+    for _ in range(4):
+        receive(window, 20)
+    for step in range(100):
+        assert not overrun(window, step * 0.2)
+        assert not window.is_far_exceeded
 
 
 def test_a_grant_is_announced_once_half_the_window_is_used() -> None:

@@ -91,13 +91,10 @@ def test_other_frame_of_the_stream_before_the_last_piece_is_refused() -> None:
 
 def test_frame_expires_at_its_deadline_and_its_rest_is_swallowed() -> None:
     held = assembler()
-    assert held.next_deadline is None
     held.push(piece(1, 1, b"x", more=True), 5.0)
     held.push(piece(2, 1, b"x", more=True), 7.0)
-    assert held.next_deadline == 15.0
     assert held.expire(14.9) == []
     assert [header.stream for header in held.expire(15.0)] == [1]
-    assert held.next_deadline == 17.0
     assert held.size_bytes == 1
     assert held.expire(15.0) == []
     assert held.push(piece(1, 1, b"x", more=False), 16.0) is None
@@ -110,5 +107,4 @@ def test_forgotten_stream_leaves_nothing_behind() -> None:
     held.forget(1)
     held.forget(1)
     assert held.size_bytes == 0
-    assert held.next_deadline is None
     assert held.push(piece(1, 2, b"y", more=False), 0.0) is not None

@@ -1,0 +1,79 @@
+"""Attention of a step's rows over the paged cache.
+
+Each span's blocks are copied together and then attended in one call. Measured on one core, 16
+sequences of 128 tokens, 30 layers of SmolLM2: copy and fused kernel 15 ms; a cache that is dense
+already 17 ms, because a plain copy reads memory faster than the kernel does; a loop over the
+sequences 20 ms; products block by block 19 ms. So blocks may lie anywhere: moving them together
+would gain nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.llm.architecture import Architecture
+from engine.llm.kv_cache import KvCache
+from engine.llm.packing import PackedStep, Span
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(queries, keys, values, mask) -> outputs, all but the mask [batch, heads, tokens, head_dim]."""
+
+
+class PagedAttention:
+    """Reads what the cache holds; ``is_fused`` chooses torch's fused kernel, otherwise the plain
+    formula in float32, which is its reference."""
+
+    def __init__(self, architecture: Architecture, cache: KvCache, *, is_fused: bool) -> None:
+        self._kv_heads = architecture.num_kv_heads
+        self._group = architecture.group_size
+        self._head_dim = architecture.head_dim
+        self._cache = cache
+        self._kernel: Kernel = fused_attention if is_fused else plain_attention
+
+    def masks(self, step: PackedStep, dtype: torch.dtype) -> list[Tensor]:
+        """The step's masks as the kernel wants them, once for all layers."""
+        return [self._mask(span, dtype) for span in step.spans]
+
+    def __call__(
+        self, layer: int, queries: Tensor, step: PackedStep, masks: list[Tensor]
+    ) -> Tensor:
+        """``queries`` and the outputs are [tokens, heads * head_dim]."""
+        outputs = [
+            self._attend(layer, queries[span.rows], span, mask)
+            for span, mask in zip(step.spans, masks, strict=True)
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _attend(self, layer: int, queries: Tensor, span: Span, mask: Tensor) -> Tensor:
+        # Query heads that share a K/V head become more queries of that head: nothing is repeated.
+        shape = (span.num_sequences, span.num_tokens, self._kv_heads, self._group, self._head_dim)
+        by_head = queries.view(shape).permute(0, 2, 3, 1, 4)
+        kv = self._cache.gather(layer, span.blocks, queries.dtype)
+        kv = kv.view(span.num_sequences, span.length, 2, self._kv_heads, self._head_dim)
+        keys, values = kv.permute(2, 0, 3, 1, 4)
+        outputs = self._kernel(by_head.flatten(2, 3), keys, values, mask)
+        shape = (*shape[:1], self._kv_heads, self._group, span.num_tokens, self._head_dim)
+        outputs = outputs.view(shape).permute(0, 3, 1, 2, 4)
+        return outputs.reshape(span.num_sequences * span.num_tokens, -1)
+
+    def _mask(self, span: Span, dtype: torch.dtype) -> Tensor:
+        mask = span.mask.to(dtype)
+        if span.num_tokens == 1:
+            return mask[:, 0]
+        return mask.expand(-1, -1, self._group, -1, -1).flatten(2, 3)
+
+
+def fused_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """torch's own kernel for this device."""
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def plain_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(d) + mask) V in float32."""
+    scores = queries.float() @ keys.float().transpose(-1, -2)
+    weights = torch.softmax(scores / queries.shape[-1] ** 0.5 + mask.float(), -1)
+    return (weights @ values.float()).to(queries.dtype)

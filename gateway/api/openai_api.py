@@ -1,0 +1,235 @@
+"""``POST /v1/chat/completions`` and ``POST /v1/completions``, as OpenAI's clients speak them.
+
+A request is the only item of a lane of its own. Its answer is JSON, or an event stream with one
+event per token. Nothing is sent before the first news, so that a refusal has its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from engine.base import Engine
+from engine.llm.request import FinishedAnswer, PromptOptions
+from engine.types import (
+    Cancelled,
+    Dropped,
+    DropReason,
+    Failed,
+    Item,
+    LaneSpec,
+    Outcome,
+    Policy,
+    Result,
+)
+from gateway.api import openai_chat, openai_completions
+from gateway.api.generation import Generation, News
+from gateway.api.openai_answer import AnswerShape
+from gateway.api.openai_errors import BadParameter, error_body
+from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
+from gateway.api.sse import EventStream, ReaderStalled
+from gateway.config import LimitsConfig, TextConfig
+from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
+from gateway.session.options import TEXT_KINDS
+from gateway.session.outcomes import read_finished
+from gateway.session.registry import SessionRegistry
+from gateway.session.text_options import read_deadline_s
+
+_ITEM_ID = 1
+
+Authenticate = Callable[[web.Request], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What one of the paths is made of."""
+
+    id_prefix: str
+    read: Callable[[bytes], PromptRequest]
+    shape: Callable[[str, int, str], AnswerShape]
+
+
+CHAT = Door(
+    id_prefix=openai_chat.ID_PREFIX, read=openai_chat.read_chat, shape=openai_chat.ChatShape
+)
+COMPLETIONS = Door(
+    id_prefix=openai_completions.ID_PREFIX,
+    read=openai_completions.read_completion,
+    shape=openai_completions.CompletionShape,
+)
+
+
+class OpenAiApi:
+    """At most ``text.max_http_requests`` at a time, 429 beyond; a reader that leaves withdraws its
+    prompt. ``kinds`` are those of the models, as far as known."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        registry: SessionRegistry,
+        limits: LimitsConfig,
+        text: TextConfig,
+        *,
+        max_prompt_bytes: int,
+        kinds: Mapping[str, str],
+        authenticate: Authenticate,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._limits = limits
+        self._text = text
+        self._max_body_bytes = max_prompt_bytes + OVERHEAD_BYTES
+        self._kinds = kinds
+        self._authenticate = authenticate
+        self._is_draining = is_draining
+        self._num_running = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/completions", self.complete),
+        ]
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, CHAT)
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, COMPLETIONS)
+
+    async def _serve(self, request: web.Request, door: Door) -> web.StreamResponse:
+        principal = self._authenticate(request)
+        if self._is_draining():
+            raise RequestProblem(ProblemKind.SHUTTING_DOWN, retry_after_ms=1000)
+        if self._num_running >= self._text.max_http_requests:
+            detail = f"at most {self._text.max_http_requests} requests at once"
+            raise RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail, retry_after_ms=1000)
+        self._num_running += 1
+        try:
+            body = await read_body(request, self._limits, self._max_body_bytes)
+            prompt = await parse(body, door.read)
+            with self._generation(prompt, principal) as generation:
+                answer_id = door.id_prefix + secrets.token_hex(12)
+                shape = door.shape(answer_id, int(time.time()), prompt.model)
+                headers = {"X-Request-Id": answer_id}
+                if prompt.is_stream:
+                    return await self._stream(request, prompt, generation, shape, headers)
+                whole = await self._whole(generation, shape)
+                return web.Response(body=whole, content_type="application/json", headers=headers)
+        finally:
+            self._num_running -= 1
+
+    def _generation(self, prompt: PromptRequest, principal: str) -> Generation:
+        kind = self._kinds.get(prompt.model)
+        if kind and kind not in TEXT_KINDS:
+            raise RequestProblem(
+                ProblemKind.UNKNOWN_MODEL, f"{prompt.model} is a model of kind {kind}"
+            )
+        try:
+            deadline_s = read_deadline_s(prompt.deadline_ms, self._text)
+        except RequestProblem as problem:
+            raise BadParameter("deadline_ms", problem.detail) from None
+        item = Item(
+            id=_ITEM_ID,
+            payload=prompt.payload,
+            options=msgspec.json.encode(PromptOptions(tenant=principal)),
+            deadline=asyncio.get_running_loop().time() + deadline_s,
+        )
+        spec = LaneSpec(model=prompt.model, policy=Policy.FIFO, priority=prompt.priority)
+        return Generation(
+            self._engine,
+            self._registry,
+            spec,
+            item,
+            max_unread_chars=self._limits.max_outbox_bytes,
+        )
+
+    async def _whole(self, generation: Generation, shape: AnswerShape) -> bytes:
+        texts: list[str] = []
+        while True:
+            await generation.wait(self._text.keep_alive_s)
+            news = generation.take()
+            texts += news.texts
+            if news.outcome is not None:
+                finished = _finished(generation, news.outcome)
+                return shape.whole("".join(texts), finished.finish_reason, finished.usage)
+
+    async def _stream(
+        self,
+        request: web.Request,
+        prompt: PromptRequest,
+        generation: Generation,
+        shape: AnswerShape,
+        headers: Mapping[str, str],
+    ) -> web.StreamResponse:
+        is_there = await generation.wait(self._text.keep_alive_s)
+        news = generation.take()
+        finished = None if news.outcome is None else _finished(generation, news.outcome)
+        stream = EventStream(request, send_timeout_s=self._limits.send_timeout_s)
+        try:
+            await stream.start(headers)
+            if not is_there:
+                await stream.keep_alive()
+            try:
+                while finished is None:
+                    await stream.send(_chunks(shape, news.texts, None))
+                    news = await self._next_news(generation, stream)
+                    finished = None if news.outcome is None else _finished(generation, news.outcome)
+                await stream.send(_chunks(shape, news.texts, finished))
+                if prompt.include_usage:
+                    await stream.send([shape.usage_chunk(finished.usage)])
+            except RequestProblem as problem:
+                await stream.send([*_chunks(shape, news.texts, None), _error(problem)])
+            await stream.finish()
+        except ReaderStalled:
+            pass  # its connection is gone, and nobody is there to be told
+        return stream.response
+
+    async def _next_news(self, generation: Generation, stream: EventStream) -> News:
+        while not await generation.wait(self._text.keep_alive_s):
+            await stream.keep_alive()
+        return generation.take()
+
+
+def _chunks(shape: AnswerShape, texts: list[str], finished: FinishedAnswer | None) -> list[bytes]:
+    """One chunk per text; the finish reason goes with the last, or alone if there is none."""
+    reason = None if finished is None else finished.finish_reason
+    chunks = [shape.chunk(text, None) for text in texts[:-1]]
+    if texts:
+        chunks.append(shape.chunk(texts[-1], reason))
+    elif reason is not None:
+        chunks.append(shape.chunk(None, reason))
+    return chunks
+
+
+def _error(problem: RequestProblem) -> bytes:
+    return msgspec.json.encode(error_body(problem))
+
+
+def _finished(generation: Generation, outcome: Outcome) -> FinishedAnswer:
+    """The end of the answer; raises RequestProblem if it has none."""
+    try:
+        finished = _read_outcome(outcome)
+    except RequestProblem as problem:
+        generation.end(problem.kind.slug)
+        raise
+    generation.end(finished.finish_reason)
+    return finished
+
+
+def _read_outcome(outcome: Outcome) -> FinishedAnswer:
+    match outcome:
+        case Result():
+            return read_finished(outcome)
+        case Failed(error):
+            raise from_engine_error(error)
+        case Dropped(reason):
+            raise from_dropped(reason)
+        case Cancelled():
+            raise from_dropped(DropReason.SHUTDOWN)

@@ -1,0 +1,26 @@
+"""The option ``--out``: what cannot be written is told before anything else is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.commands.exits import CommandError, ExitCode
+
+
+def check_out_file(path: Path | None) -> Path | None:
+    """``path``, if a file can be written there; one that is there already is left as it is.
+
+    Raises:
+        CommandError: it cannot; the text says why.
+    """
+    if path is None:
+        return None
+    try:
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CommandError(ExitCode.USAGE, f"--out: cannot write {path}: {reason}") from error
+    return path

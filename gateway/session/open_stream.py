@@ -1,0 +1,27 @@
+"""What streams of every kind have in common."""
+
+from __future__ import annotations
+
+from gateway.stream.ack_window import AckWindow
+from gateway.stream.tally import Tally
+from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
+
+
+class OpenStream:
+    """State, receipts and acknowledgements of one stream, whatever it carries."""
+
+    def __init__(self, stream_id: int, model: str, *, ack_deadline_s: float) -> None:
+        self.id = stream_id
+        self.model = model
+        self.state = StreamState.OPEN
+        self.tally = Tally()
+        self.acks = AckWindow(ack_deadline_s)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether everything accepted has its receipt in the outbox, or further."""
+        raise NotImplementedError
+
+    def advance(self, event: StreamEvent) -> None:
+        """Move on; raises UnexpectedMessage and changes nothing when the event does not fit."""
+        self.state = advance(STREAM, self.state, event)

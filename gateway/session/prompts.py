@@ -1,0 +1,326 @@
+"""Prompts in, tokens out: admission, events and endings of one session's streams of tokens.
+
+Every accepted prompt is answered here and nowhere else: by ``end``, or by an ``error`` that names
+it. Tokens are never given up, so a receipt is decided when it is put into the outbox; what a slow
+reader does not take ends its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from engine.base import Engine, Lane
+from engine.errors import EngineError
+from engine.llm.request import PromptOptions
+from engine.types import (
+    Cancelled,
+    Dropped,
+    DropReason,
+    Failed,
+    Item,
+    LaneSpec,
+    Outcome,
+    Progress,
+    Result,
+)
+from gateway.config import LimitsConfig, TextConfig
+from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
+from gateway.session.deliver import Deliver
+from gateway.session.outcomes import read_finished
+from gateway.session.receipts import (
+    closed_entry,
+    end_entry,
+    prompt_error_entry,
+    stream_error,
+    token_entries,
+)
+from gateway.session.registry import SessionRegistry
+from gateway.session.stream_table import StreamTable
+from gateway.session.text_options import TextSettings, read_prompt
+from gateway.session.text_stream import RunningPrompt, TextStream
+from gateway.stream.answers import Answer
+from gateway.wire.codec import UnexpectedMessage
+from gateway.wire.messages import (
+    Ack,
+    Cancel,
+    Close,
+    EndInput,
+    EndOutput,
+    ErrorMessage,
+    Prompt,
+)
+from gateway.wire.protocol import StreamEvent, StreamState
+
+CANCELLED = "cancelled"  # finish_reason of what the client withdrew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a message has to know of the session when it arrives."""
+
+    now: float
+    is_draining: bool
+    tenant: str
+
+
+class Prompts:
+    """Serves the streams of tokens of one session; every call returns at once.
+
+    At most ``limits.max_prompts`` answers are under way per session. A repeated prompt id starts
+    nothing: what was told of its answer is told again (``AnswerBook`` says how long). The engine
+    calls back on the loop's thread, also inside ``offer``, ``cancel`` and ``close``; what comes
+    for a prompt that is answered changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        limits: LimitsConfig,
+        text: TextConfig,
+        streams: StreamTable,
+        deliver: Deliver,
+        registry: SessionRegistry,
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._text = text
+        self._streams = streams
+        self._deliver = deliver
+        self._registry = registry
+
+    def open(self, settings: TextSettings) -> TextStream:
+        """Make the stream and its first lane.
+
+        Raises:
+            EngineError: there is no such model, or the engine is closing.
+        """
+        stream = TextStream(settings, ack_deadline_s=self._limits.ack_deadline_s)
+        self._lane(stream, settings.lane)
+        # Now that the model is known to exist: totals are kept for nothing else.
+        stream.tally.parent = self._registry.prompts_of(stream.model)
+        return stream
+
+    def handle(
+        self, stream: TextStream, message: Prompt | Ack | Cancel | EndInput | Close, moment: Moment
+    ) -> None:
+        """Apply a message about one stream.
+
+        Raises:
+            UnexpectedMessage: it does not fit the stream's state.
+            RequestProblem: it cannot be done.
+        """
+        match message:
+            case Prompt():
+                self._receive(stream, message, moment)
+            case Ack(seq=seq):
+                stream.advance(StreamEvent.FEEDBACK)
+                # Not beyond what was told: an ack of everything would switch the watch off.
+                stream.acks.acknowledge(min(seq, stream.last_seq), moment.now)
+            case Cancel(id=str(prompt_id)):
+                stream.advance(StreamEvent.FEEDBACK)
+                self._cancel(stream, prompt_id)
+            case Cancel():
+                raise RequestProblem(ProblemKind.INVALID_MESSAGE, "cancel names an id here")
+            case EndInput():
+                stream.advance(StreamEvent.END)
+                self._finish_if_done(stream)
+            case Close():
+                stream.advance(StreamEvent.CLOSE)
+                stream.close_lanes()
+                self._finish_if_done(stream)
+
+    def give_up(self, stream: TextStream, reason: DropReason) -> None:
+        """Answer at once what is unanswered, and stop generating."""
+        for key in tuple(stream.running):
+            self._emit(stream, key, Dropped(reason))
+        stream.close_lanes()
+
+    def abandon(self, stream: TextStream, reason: DropReason) -> None:
+        """The client is gone: stop generating, count what it was not told, tell nobody."""
+        for prompt in stream.running.values():
+            stream.tally.count_dropped(reason)
+            prompt.timer.end(reason.value)
+        stream.running.clear()
+        stream.close_lanes()
+
+    # --- admission
+
+    def _receive(self, stream: TextStream, message: Prompt, moment: Moment) -> None:
+        answer = stream.answers.find(message.id)
+        if answer is not None:
+            self._tell_again(stream, answer)
+            return
+        try:
+            stream.advance(StreamEvent.INPUT)
+            if moment.is_draining:
+                raise RequestProblem(ProblemKind.SHUTTING_DOWN)
+            if self._streams.num_prompts >= self._limits.max_prompts:
+                detail = f"at most {self._limits.max_prompts} prompts at once"
+                raise RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
+            payload, spec, deadline_s = read_prompt(message, stream.settings, self._text)
+            lane = self._lane(stream, spec)
+        except UnexpectedMessage as error:
+            problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
+            self._refuse(stream, message.id, problem)
+        except EngineError as error:
+            self._refuse(stream, message.id, from_engine_error(error))
+        except RequestProblem as problem:
+            self._refuse(stream, message.id, problem)
+        else:
+            item = Item(
+                id=stream.take_key(),
+                payload=payload,
+                options=msgspec.json.encode(PromptOptions(tenant=moment.tenant)),
+                deadline=moment.now + deadline_s,
+            )
+            self._accept(stream, message.id, lane, item)
+
+    def _accept(self, stream: TextStream, prompt_id: str, lane: Lane, item: Item) -> None:
+        """From here on the prompt is owed exactly one receipt."""
+        prompt = RunningPrompt(
+            key=item.id,
+            answer=stream.answers.begin(prompt_id),
+            lane=lane,
+            timer=self._registry.text_of(stream.model).start(),
+        )
+        stream.running[prompt.key] = prompt
+        stream.tally.count_accepted()
+        try:
+            lane.offer(item)
+        except EngineError as error:
+            self._fail(stream, prompt, from_engine_error(error))
+
+    def _refuse(self, stream: TextStream, prompt_id: str, problem: RequestProblem) -> None:
+        stream.tally.count_refused()
+        self._put_error(stream, stream_error(problem, stream.id, prompt_id=prompt_id))
+
+    def _lane(self, stream: TextStream, spec: LaneSpec) -> Lane:
+        lane = stream.lanes.get(spec.priority)
+        if lane is None:
+            lane = self._engine.open_lane(spec, partial(self._emit, stream))
+            stream.lanes[spec.priority] = lane
+        return lane
+
+    def _tell_again(self, stream: TextStream, answer: Answer) -> None:
+        if answer.text:
+            self._put_text(stream, answer.id, answer.text, is_replay=True)
+        if isinstance(answer.ending, EndOutput):
+            self._put_end(stream, answer.ending)
+        elif isinstance(answer.ending, ErrorMessage):
+            self._put_error(stream, answer.ending)
+
+    def _cancel(self, stream: TextStream, prompt_id: str) -> None:
+        prompt = stream.find(prompt_id)
+        if prompt is not None:
+            prompt.lane.cancel(prompt.key)  # answers through ``_emit``
+
+    # --- answering accepted prompts
+
+    def _emit(self, stream: TextStream, key: int, event: Progress | Outcome) -> None:
+        """News from the engine; never raises."""
+        prompt = stream.running.get(key)
+        if prompt is None:
+            return
+        match event:
+            case Progress(text):
+                prompt.timer.token(text)
+                prompt.answer.append(text)
+                self._put_text(stream, prompt.answer.id, text)
+            case Result():
+                self._finish(stream, prompt, event)
+            case Failed(error):
+                self._fail(stream, prompt, from_engine_error(error))
+            case Cancelled() | Dropped(DropReason.CANCELLED):
+                stream.tally.count_dropped(DropReason.CANCELLED)
+                self._end(stream, prompt, CANCELLED)
+            case Dropped(reason):
+                self._answer_error(
+                    stream,
+                    prompt,
+                    from_dropped(reason),
+                    lambda: stream.tally.count_dropped(reason),
+                )
+
+    def _finish(self, stream: TextStream, prompt: RunningPrompt, result: Result) -> None:
+        try:
+            finished = read_finished(result)
+        except RequestProblem as problem:
+            self._fail(stream, prompt, problem)
+            return
+        stream.tally.count_result()
+        usage = msgspec.Raw(msgspec.json.encode(finished.usage))
+        self._end(stream, prompt, finished.finish_reason, usage)
+
+    def _end(
+        self,
+        stream: TextStream,
+        prompt: RunningPrompt,
+        reason: str,
+        usage: msgspec.Raw | None = None,
+    ) -> None:
+        ending = EndOutput(
+            stream=stream.id,
+            id=prompt.answer.id,
+            seq=0,
+            finish_reason=reason,
+            usage=msgspec.UNSET if usage is None else usage,
+        )
+        self._settle(stream, prompt, ending, keep=True)
+        prompt.timer.end(reason)
+        self._put_end(stream, ending)
+        self._finish_if_done(stream)
+
+    def _fail(self, stream: TextStream, prompt: RunningPrompt, problem: RequestProblem) -> None:
+        self._answer_error(stream, prompt, problem, stream.tally.count_error)
+
+    def _answer_error(
+        self,
+        stream: TextStream,
+        prompt: RunningPrompt,
+        problem: RequestProblem,
+        count: Callable[[], None],
+    ) -> None:
+        count()
+        ending = stream_error(problem, stream.id, prompt_id=prompt.answer.id)
+        # What may succeed the next time must be free to be asked a next time.
+        self._settle(stream, prompt, ending, keep=not ending.retryable)
+        prompt.timer.end(problem.kind.slug)
+        self._put_error(stream, ending)
+        self._finish_if_done(stream)
+
+    def _settle(
+        self,
+        stream: TextStream,
+        prompt: RunningPrompt,
+        ending: EndOutput | ErrorMessage,
+        *,
+        keep: bool,
+    ) -> None:
+        del stream.running[prompt.key]
+        stream.answers.finish(prompt.answer, ending, keep=keep)
+
+    def _finish_if_done(self, stream: TextStream) -> None:
+        if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.running:
+            return
+        stream.advance(StreamEvent.FINISHED)
+        stream.close_lanes()
+        self._deliver.put(stream, closed_entry(stream))
+
+    # --- events
+
+    def _put_text(
+        self, stream: TextStream, prompt_id: str, text: str, *, is_replay: bool = False
+    ) -> None:
+        for entry in token_entries(stream, prompt_id, text, is_replay=is_replay):
+            self._deliver.put(stream, entry)
+
+    def _put_end(self, stream: TextStream, ending: EndOutput) -> None:
+        self._deliver.put(stream, end_entry(stream, ending))
+
+    def _put_error(self, stream: TextStream, error: ErrorMessage) -> None:
+        self._deliver.put(stream, prompt_error_entry(stream, error))

@@ -1,0 +1,182 @@
+"""A run of ``clawstream stream`` against a scripted server: what it shows, writes, ends with."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+import typer
+from rich.console import Console
+
+from gateway.commands import run
+from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.run import Listeners, RunOptions, RunOutcome, run_stream
+from gateway.commands.stream import finish
+from gateway.wire.codec import BinaryMessage
+from tests.fakes.stream_server import (
+    Peer,
+    StreamBooks,
+    StreamServer,
+    answer_later,
+    picture,
+    stream_server,
+)
+
+pytestmark = pytest.mark.integration
+
+RATE = 30
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One second at 30 fps."""
+    path = tmp_path_factory.mktemp("clips") / "grey.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for level in range(RATE):
+            image = np.full((48, 64, 3), level, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="bgr24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").write_bytes(picture())
+    return tmp_path
+
+
+async def go(server: StreamServer, source: Path, **options: object) -> tuple[RunOutcome, str]:
+    """Run to the end; also returns what was shown."""
+    shown = StringIO()
+    asked = RunOptions(url=server.url, source=str(source), model="m", **options)  # type: ignore[arg-type]
+    outcome = await run_stream(asked, Console(file=shown), Listeners())
+    try:
+        finish(outcome, asked, Console(file=shown))
+    except CommandError as error:
+        return outcome, f"{shown.getvalue()}exit {int(error.code)}: {error}"
+    except typer.Exit as ended:
+        return outcome, f"{shown.getvalue()}exit {ended.exit_code}"
+    return outcome, f"{shown.getvalue()}exit 0"
+
+
+async def annotate(peer: Peer, frame: BinaryMessage) -> None:
+    jpeg = bytes(cv2.imencode(".jpg", np.zeros((48, 64, 3), np.uint8))[1])
+    await peer.result(frame, annotated=jpeg)
+
+
+async def break_off(peer: Peer, frame: BinaryMessage) -> None:
+    peer.socket.transport.abort()
+
+
+async def test_pictures_are_all_sent_and_answered(pictures: Path) -> None:
+    server = StreamServer()
+    async with stream_server(server):
+        outcome, shown = await go(server, pictures)
+        single, _ = await go(server, pictures / "0.jpg")
+    assert (outcome.statistics.results, single.statistics.results) == (3, 1)
+    assert outcome.policy == "lossless"
+    assert server.peers[0].streams[1].open.options.policy == "lossless"
+    assert shown.endswith("exit 0")
+
+
+async def test_clip_is_live_unless_told_otherwise(clip: Path) -> None:
+    server = StreamServer()
+    async with stream_server(server):
+        outcome, _ = await go(server, clip)
+    assert outcome.policy == "latest"
+    assert outcome.statistics.sent > 0
+
+
+async def test_gateway_that_dies_before_the_last_answers_ends_with_4(pictures: Path) -> None:
+    server = StreamServer()
+    server.answer = answer_later
+
+    async def die(peer: Peer, books: StreamBooks) -> None:
+        peer.socket.transport.abort()
+
+    server.end = die
+    async with stream_server(server):
+        outcome, shown = await go(server, pictures)
+    assert outcome.statistics.dropped == {"disconnected": 3}
+    assert shown.endswith(f"exit 4: {server.url}: the connection was lost, 3 frames unanswered")
+
+
+async def test_gateway_that_dies_and_stays_away_ends_with_4(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_RECONNECT_S", 0.1)
+    server = StreamServer()
+    async with stream_server(server) as listening:
+
+        async def die(peer: Peer, frame: BinaryMessage) -> None:
+            listening.close(close_connections=False)
+            await break_off(peer, frame)
+
+        server.answer = die
+        outcome, shown = await go(server, clip, policy="lossless")
+    assert outcome.failure is not None
+    assert outcome.failure.code is ExitCode.CANNOT_CONNECT
+    assert "connection lost: " in shown
+    assert "cannot reach" in shown.splitlines()[-1]
+
+
+async def test_lossless_stream_that_lost_frames_on_the_way_ends_with_1(clip: Path) -> None:
+    server = StreamServer()
+
+    async def break_off_once(peer: Peer, frame: BinaryMessage) -> None:
+        await (break_off(peer, frame) if len(server.peers) == 1 else peer.result(frame))
+
+    server.answer = break_off_once
+    async with stream_server(server):
+        outcome, shown = await go(server, clip, policy="lossless")
+    lost = outcome.statistics.dropped["disconnected"]
+    assert "connected again" in shown
+    assert shown.endswith(
+        f"exit 1: {lost} of {RATE} frames were dropped in spite of policy lossless"
+    )
+
+
+async def test_video_of_a_lossless_run_has_length_and_rate_of_the_clip(
+    clip: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.mp4"
+    server = StreamServer()
+    server.answer = annotate
+    async with stream_server(server):
+        outcome, shown = await go(server, clip, policy="lossless", out=out)
+    assert outcome.num_written == RATE
+    assert shown.endswith("exit 0")
+    with av.open(str(out)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == RATE
+        assert container.duration == av.time_base
+
+
+async def test_model_that_annotates_nothing_is_an_error(pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mp4"
+    server = StreamServer()
+    async with stream_server(server):
+        _, shown = await go(server, pictures, out=out)
+    assert "exit 1: " in shown
+    assert "none of 3 results of model 'm' brought an annotated frame" in shown
+    assert not out.exists()
+
+
+async def test_video_that_cannot_be_written_still_shows_the_receipts(
+    pictures: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone" / "out.mp4"
+    server = StreamServer()
+    server.answer = annotate
+    async with stream_server(server):
+        outcome, shown = await go(server, pictures, out=out)
+    assert outcome.failure is not None
+    assert "receipts add up" in shown
+    assert shown.endswith(f"exit 1: cannot write {out}: No such file or directory")

@@ -1,0 +1,136 @@
+"""A prompt in the engine and its reader, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.errors import UnknownModel
+from engine.types import Cancelled, Dropped, DropReason, Failed, Item, LaneSpec, Policy
+from gateway.api.generation import UNPACED_TOKENS_PER_S, Generation
+from gateway.session.registry import SessionRegistry
+from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
+from tests.fakes.text_engine import finished
+from tests.fakes.virtual_time import run_until, virtual_time
+
+pytestmark = pytest.mark.unit
+
+
+def a_generation(
+    engine: ScriptedEngine, *, model: str = "fake", max_unread_chars: int = 1000
+) -> tuple[Generation, SessionRegistry]:
+    registry = SessionRegistry(1)
+    deadline = asyncio.get_running_loop().time() + 10.0
+    generation = Generation(
+        engine,
+        registry,
+        LaneSpec(model=model, policy=Policy.FIFO),
+        Item(id=1, payload=b"{}", deadline=deadline),
+        max_unread_chars=max_unread_chars,
+    )
+    return generation, registry
+
+
+@virtual_time
+async def test_texts_and_the_end_are_taken_together_when_they_came_together() -> None:
+    engine = ScriptedEngine()
+    generation, registry = a_generation(engine)
+    with generation:
+        (lane,) = engine.lanes
+        assert not await generation.wait(1.0)
+        lane.progress(1, "a")
+        lane.progress(1, "")
+        assert await generation.wait(1.0)
+        assert generation.take() == (["a"], None)
+        assert not await generation.wait(1.0)
+        lane.progress(1, "b")
+        end = finished()
+        lane.answer(1, end)
+        assert generation.take() == (["b"], end)
+        generation.end("stop")
+    assert lane.is_closed
+    totals = registry.text_of("fake")
+    assert (totals.tokens, totals.endings) == (3, {"stop": 1})
+
+
+@virtual_time
+async def test_leaving_withdraws_the_prompt() -> None:
+    engine = ScriptedEngine()
+    generation, registry = a_generation(engine)
+    with generation:
+        pass
+    assert engine.lanes[0].items == {}
+    assert registry.text_of("fake").endings == {"disconnected": 1}
+    assert generation.take().outcome == Cancelled()
+
+
+@virtual_time
+async def test_a_model_that_is_not_there_leaves_nothing_behind() -> None:
+    generation, registry = a_generation(ScriptedEngine(), model="none")
+    with pytest.raises(UnknownModel), generation:
+        raise AssertionError("never entered")
+    assert registry.statistics().texts == {}
+
+
+@virtual_time
+async def test_a_reader_that_lags_too_far_behind_gets_an_error() -> None:
+    engine = ScriptedEngine()
+    generation, _ = a_generation(engine, max_unread_chars=10)
+    with generation:
+        for _ in range(5):
+            engine.lanes[0].progress(1, "xxxx")
+        texts, outcome = generation.take()
+        assert texts == ["xxxx"] * 3
+        assert isinstance(outcome, Failed)
+        engine.lanes[0].progress(1, "more")
+        assert generation.take().texts == []
+
+
+@virtual_time
+async def test_an_engine_that_forgets_the_deadline_does_not_hold_the_reader() -> None:
+    generation, _ = a_generation(ScriptedEngine())
+    with generation:
+        while not await generation.wait(4.0):
+            pass
+        assert asyncio.get_running_loop().time() == pytest.approx(11.0)
+        assert generation.take().outcome == Dropped(DropReason.DEADLINE)
+        await run_until(12.0)
+
+
+class ReleasingLane(ScriptedLane):
+    """Notes how far its reader is."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.released: list[tuple[int, int, float]] = []
+
+    def note_release(self, item_id: int, released: int, tokens_per_s: float) -> None:
+        self.released.append((item_id, released, tokens_per_s))
+
+
+class ReleasingEngine(ScriptedEngine):
+    """Its lanes want to know how far their readers are."""
+
+    def open_lane(self, spec: LaneSpec, emit: Any) -> ReleasingLane:
+        lane = ReleasingLane(self, spec, emit)
+        self.lanes.append(lane)
+        return lane
+
+
+@virtual_time
+async def test_the_engine_learns_what_has_been_sent() -> None:
+    engine = ReleasingEngine()
+    generation, _ = a_generation(engine)
+    with generation:
+        lane = engine.lanes[0]
+        assert isinstance(lane, ReleasingLane)
+        for text in ("a", "", "b"):
+            lane.progress(1, text)
+        generation.take()
+        assert lane.released == []
+        lane.progress(1, "c")
+        generation.take()
+        generation.take()
+        assert lane.released == [(1, 3, UNPACED_TOKENS_PER_S), (1, 4, UNPACED_TOKENS_PER_S)]

@@ -20,6 +20,7 @@ from engine.llm.messages import (
     Step,
     Up,
 )
+from engine.log_format import format_in_use
 from engine.manifest import Manifest
 from engine.workers.channel import MAX_DOWN_BYTES
 from engine.workers.child import Launch
@@ -163,6 +164,7 @@ class LlmHost:
             config=dataclasses.asdict(self._config),
             epoch=self._epoch,
             log_level=logger.getEffectiveLevel(),
+            log_format=format_in_use(),
         )
 
     def is_busy(self) -> bool:

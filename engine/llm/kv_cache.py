@@ -7,9 +7,11 @@ a step is written as one piece and a block is copied as one piece.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,10 +40,12 @@ class KvCache:
     ) -> None:
         kv = (2, architecture.num_kv_heads, architecture.head_dim)
         shape = (architecture.num_layers, num_blocks, block_size, *kv)
-        self._blocks = torch.zeros(shape, dtype=dtype, device=device)
+        self._blocks = _zeros(shape, dtype, device)
         self._layers = self._blocks.unbind(0)
         self._slots = [layer.view(num_blocks * block_size, -1) for layer in self._layers]
-        self._side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._side_stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
         """Store ``kv`` [tokens, 2 * heads * head_dim]; a slot is block * block_size + offset."""
@@ -82,3 +86,14 @@ def bytes_per_block(architecture: Architecture, block_size: int, dtype: torch.dt
     """What one block of every layer takes."""
     per_token = 2 * architecture.num_kv_heads * architecture.head_dim * dtype.itemsize
     return architecture.num_layers * block_size * per_token
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; in host memory the kernel's own, which take no memory until they are written.
+
+    ``torch.zeros`` would fill gigabytes at start, most of which a quiet day never uses.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(shape)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from engine.log_format import LogFormat
 from engine.manifest import Manifest
 
 MAX_UP_BYTES = 4 * 1024 * 1024  # of one message; a step of 32 answers has a few kB
@@ -23,6 +24,7 @@ class StartLlm(msgspec.Struct, frozen=True, tag=0, array_like=True, kw_only=True
     config: dict[str, Any]
     epoch: int
     log_level: int
+    log_format: LogFormat
 
 
 class Submit(msgspec.Struct, frozen=True, tag=1, array_like=True, kw_only=True):

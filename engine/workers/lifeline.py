@@ -43,7 +43,7 @@ def die_with(parent: int) -> None:
         sys.exit(0)
 
 
-def configure_logging(model: str, worker: int, level: int, log_format: LogFormat = "human") -> None:
+def configure_logging(model: str, worker: int, level: int, log_format: LogFormat) -> None:
     """Log to standard error as the host does, saying which worker of which model it is."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(make_formatter(log_format, f"{model}/{worker} pid {os.getpid()}"))

@@ -311,7 +311,8 @@ class Client:
     async def _come_back(self, backoff: Backoff) -> Link:
         give_up_at = time.monotonic() + self._give_up_after_s
         while True:
-            await asyncio.sleep(backoff.next_delay_s())
+            left_s = max(0.0, give_up_at - time.monotonic())
+            await asyncio.sleep(min(backoff.next_delay_s(), left_s))
             try:
                 return await open_link(self._address, self._api_key, self._settings)
             except AuthError:

@@ -171,7 +171,7 @@ def _on_event(console: Console, listeners: Listeners, event: Event) -> None:
     if listeners.on_event is not None:
         listeners.on_event(event)
     if event.name == "disconnected":
-        text = f"connection lost: {event.detail}; trying again for {_RECONNECT_S:.0f} s"
+        text = f"disconnected: {event.detail}; trying again for {_RECONNECT_S:.0f} s"
         console.print(text, highlight=False, soft_wrap=True)
     elif event.name == "reconnected":
         console.print("connected again", highlight=False)

@@ -119,7 +119,8 @@ def finish(outcome: RunOutcome, options: RunOptions, console: Console) -> None:
     title = f"{Path(options.source).name} -> {options.model}, {outcome.seconds:.1f} s"
     console.print(report_table(outcome.statistics, outcome.seconds, title))
     if outcome.num_written > 0:
-        written = f"{outcome.num_written} annotated frames in {options.out}"
+        frames = "frame" if outcome.num_written == 1 else "frames"
+        written = f"{outcome.num_written} annotated {frames} in {options.out}"
         console.print(written, highlight=False, soft_wrap=True)
     if outcome.failure is not None:
         raise outcome.failure

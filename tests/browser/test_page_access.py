@@ -76,6 +76,16 @@ async def test_space_toggles_wherever_it_has_no_other_meaning(visit: Visit) -> N
     await visit.wait_for_state("idle")
 
 
+async def test_space_toggles_after_a_source_was_chosen(visit: Visit) -> None:
+    await visit.page.get_by_label("Street clip").check(force=True)
+    await visit.page.keyboard.press("Space")
+    await visit.wait_for_state("running")
+    await visit.page.get_by_label("Camera").check(force=True)
+    await visit.wait_for_state("running")
+    await visit.page.keyboard.press("Space")
+    await visit.wait_for_state("idle")
+
+
 async def test_controls_have_names_and_roles(visit: Visit) -> None:
     page = visit.page
     await page.locator("#controls summary").click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cv2
@@ -84,6 +85,35 @@ async def test_advanced_choices_reach_the_gateway(visit: Visit, gateway: FakePag
     await page.get_by_label("When the model is busy").select_option("lossless")
     await visit.wait_for_state("running")
     await wait_for(lambda: gateway.opened[-1]["options"] == {"policy": "lossless"})
+
+
+def is_opened_with(gateway: FakePageGateway, policy: str) -> bool:
+    return bool(gateway.opened[-1]["options"]["policy"] == policy)
+
+
+COUNT_CALLBACKS = """() => {
+  const video = HTMLVideoElement.prototype;
+  const own = video.requestVideoFrameCallback;
+  globalThis.asked = 0;
+  video.requestVideoFrameCallback = function (act) { asked += 1; return own.call(this, act); };
+}"""
+
+
+async def test_changed_settings_do_not_multiply_the_frames_captured(
+    visit: Visit, gateway: FakePageGateway
+) -> None:
+    page = visit.page
+    await page.evaluate(COUNT_CALLBACKS)
+    await page.locator("#controls summary").click()
+    await page.get_by_label("Street clip").check(force=True)
+    await visit.start()
+    for policy in ("fifo", "lossless", "latest"):
+        await page.get_by_label("When the model is busy").select_option(policy)
+        await wait_for(partial(is_opened_with, gateway, policy))
+        await visit.wait_for_state("running")
+    before = await page.evaluate("asked")
+    await asyncio.sleep(1.0)
+    assert await page.evaluate("asked") - before <= 35  # of a clip at 25 fps
 
 
 async def test_blurred_frames_of_the_server_replace_the_local_ones(

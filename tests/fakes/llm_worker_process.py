@@ -68,6 +68,7 @@ class LlmWorkerProcess:
                 config=options,
                 epoch=EPOCH,
                 log_level=logging.WARNING,
+                log_format="human",
             )
         )
 

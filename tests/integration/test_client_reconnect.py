@@ -154,6 +154,21 @@ async def test_frames_of_a_live_source_that_an_outage_swallowed_are_an_error() -
     assert stream.statistics.dropped_at_capture == 1
 
 
+async def test_last_attempt_is_made_when_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "next_delay_s", lambda backoff: 60.0)
+    server = StreamServer()
+    server.answer = break_off
+    async with (
+        stream_server(server) as listening,
+        quick(server.url, give_up_after_s=0.1) as client,
+    ):
+        reading = asyncio.create_task(anext(aiter(endless(client))))
+        await server.frame_arrived.wait()
+        listening.close(close_connections=False)
+        with pytest.raises(ConnectError, match="cannot reach"):
+            await asyncio.wait_for(reading, 5.0)
+
+
 async def test_key_that_is_no_longer_good_ends_the_attempts() -> None:
     server = StreamServer()
     server.answer = break_off

@@ -123,7 +123,7 @@ async def test_gateway_that_dies_and_stays_away_ends_with_4(
         outcome, shown = await go(server, clip, policy="lossless")
     assert outcome.failure is not None
     assert outcome.failure.code is ExitCode.CANNOT_CONNECT
-    assert "connection lost: " in shown
+    assert "disconnected: connection lost" in shown
     assert "cannot reach" in shown.splitlines()[-1]
 
 

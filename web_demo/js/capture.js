@@ -82,6 +82,7 @@ export class FramePump {
   #video;
   #onFrame;
   #isRunning = false;
+  #cancelNext = () => {}; // at most one callback waits, however often the pump is started
   #lastMediaTime = -1;
 
   constructor(video, onFrame) {
@@ -96,19 +97,24 @@ export class FramePump {
 
   stop() {
     this.#isRunning = false;
+    this.#cancelNext();
   }
 
   #schedule() {
+    this.#cancelNext();
     if (!this.#isRunning) return;
-    if (typeof this.#video.requestVideoFrameCallback === "function") {
-      this.#video.requestVideoFrameCallback((now, metadata) => this.#onVideoFrame(now, metadata));
+    const video = this.#video;
+    if (typeof video.requestVideoFrameCallback === "function") {
+      const act = (now, metadata) => this.#onVideoFrame(now, metadata);
+      const handle = video.requestVideoFrameCallback(act);
+      this.#cancelNext = () => video.cancelVideoFrameCallback(handle);
     } else {
-      requestAnimationFrame((now) => this.#onAnimationFrame(now));
+      const handle = requestAnimationFrame((now) => this.#onAnimationFrame(now));
+      this.#cancelNext = () => cancelAnimationFrame(handle);
     }
   }
 
   #onVideoFrame(now, { captureTime }) {
-    if (!this.#isRunning) return;
     // Cameras say when the picture was taken; a clip's frame is taken when it is shown.
     const age = captureTime === undefined ? 0 : performance.now() - captureTime;
     const isPlausible = age > 0 && age < MAX_CAPTURE_AGE_MS;
@@ -118,7 +124,6 @@ export class FramePump {
 
   /** Without video frame callbacks, a changed media time is the sign of a new frame. */
   #onAnimationFrame(now) {
-    if (!this.#isRunning) return;
     if (this.#video.currentTime !== this.#lastMediaTime) {
       this.#lastMediaTime = this.#video.currentTime;
       this.#onFrame(performance.timeOrigin + now);

@@ -5,8 +5,7 @@
  * Every frame that was sent is settled exactly once: sent = results + dropped + errors + cancelled
  * + in flight, also across a reconnect, which settles what was under way as `disconnected`.
  *
- * Events (CustomEvent, read `detail`): `opened`, `credit`, `result`, `drop`, `error`, `hint`,
- * `closed`.
+ * Events (CustomEvent, read `detail`): `opened`, `credit`, `result`, `drop`, `error`, `closed`.
  */
 
 import { MAX_SEQ, MessageType, ProtocolError, splitBinary } from "./protocol.js";
@@ -138,9 +137,6 @@ export class FrameStream extends ServedStream {
         break;
       case "error":
         this.#onError(message);
-        break;
-      case "hint":
-        this._emit("hint", message);
         break;
       default: // unknown types are ignored, as the protocol asks
     }

@@ -107,7 +107,6 @@ class Uplink {
     on("credit", () => this.#post({ type: "credit" }));
     on("drop", (detail) => this.#post({ ...detail, type: "drop" }));
     on("error", (detail) => this.#post({ ...detail, type: "problem" }));
-    on("hint", (detail) => this.#follow(detail));
     on("result", (detail) => this.#onResult(detail));
     on("closed", ({ problem }) => this.#refused(problem?.detail || problem?.title));
     this.#receiptsTimer = setInterval(() => this.#postReceipts(), RECEIPTS_INTERVAL_MS);
@@ -117,12 +116,6 @@ class Uplink {
   /** The stream is over although nobody asked; a closed connection tells its own story. */
   #refused(message = "the stream was closed") {
     if (this.#client.state !== "closed") this.#post({ type: "refused", message });
-  }
-
-  /** The server asks for less, or allows more again. */
-  #follow({ max_width: maxWidth, quality }) {
-    const { maxWidth: currentWidth, quality: currentQuality } = this.#picture;
-    this.#picture = { maxWidth: maxWidth ?? currentWidth, quality: quality ?? currentQuality };
   }
 
   async #onResult(detail) {

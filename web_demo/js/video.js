@@ -16,7 +16,8 @@ const PROBLEM_MS = 3_000; // how long a complaint stays after its last repetitio
 const CALM_TICK_MS = 2_000; // for people who asked for less motion
 const JPEG_QUALITY = 0.8;
 const CODE_AUTH = 4501;
-const OWN_SPACE = "input, select, button, textarea, summary, a, [contenteditable]";
+// A radio button that is chosen has no use for it.
+const OWN_SPACE = "input:not([type=radio]:checked), select, button, textarea, summary, a, [contenteditable]";
 
 export class VideoTab {
   #tabs;

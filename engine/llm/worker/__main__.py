@@ -33,7 +33,7 @@ def main() -> None:
     start = channel.receive()
     if not isinstance(start, StartLlm):
         sys.exit(0)  # the host left before it said anything
-    configure_logging(start.manifest.name, arguments.worker, start.log_level)
+    configure_logging(start.manifest.name, arguments.worker, start.log_level, start.log_format)
     stages = load_or_exit(start, channel)
     guarded(stages.run)()
     # Not sys.exit: native libraries that are torn down at exit have been seen to hang and crash.

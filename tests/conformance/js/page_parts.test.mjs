@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { FrameRing } from "../../../web_demo/js/capture.js";
+import { FramePump, FrameRing } from "../../../web_demo/js/capture.js";
 import { colourOf, describe } from "../../../web_demo/js/overlay.js";
 import { RunStatistics, SlidingWindow } from "../../../web_demo/js/statistics.js";
 
@@ -77,4 +77,52 @@ test("results are described in words", () => {
 test("a label keeps its colour", () => {
   assert.equal(colourOf("car"), colourOf("car"));
   assert.notEqual(colourOf("car"), colourOf("cup"));
+});
+
+class FakeVideo {
+  waiting = new Map(); // handle -> callback
+  #handles = 0;
+
+  requestVideoFrameCallback(act) {
+    this.waiting.set(++this.#handles, act);
+    return this.#handles;
+  }
+
+  cancelVideoFrameCallback(handle) {
+    this.waiting.delete(handle);
+  }
+
+  showFrame() {
+    const acts = [...this.waiting.values()];
+    this.waiting.clear();
+    for (const act of acts) act(performance.now(), {});
+  }
+}
+
+test("a pump that was started again offers every frame once", () => {
+  const video = new FakeVideo();
+  let offered = 0;
+  const pump = new FramePump(video, () => (offered += 1));
+  pump.start();
+  for (let change = 0; change < 3; change += 1) {
+    pump.stop();
+    pump.start();
+  }
+  for (let frame = 0; frame < 10; frame += 1) video.showFrame();
+  assert.equal(offered, 10);
+  pump.stop();
+  video.showFrame();
+  assert.equal(offered, 10);
+  assert.equal(video.waiting.size, 0);
+});
+
+test("a pump may be stopped and started from its own frame", () => {
+  const video = new FakeVideo();
+  const pump = new FramePump(video, () => {
+    pump.stop();
+    pump.start();
+  });
+  pump.start();
+  video.showFrame();
+  assert.equal(video.waiting.size, 1);
 });

@@ -22,6 +22,6 @@ def test_file_that_can_be_written_passes_and_leaves_no_trace(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["gone/out.mp4", "."])
 def test_file_that_cannot_be_written_is_named_with_the_option(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CommandError, match="--out: cannot write .*: ") as caught:
+    with pytest.raises(CommandError, match=r"--out: cannot write .*: ") as caught:
         check_out_file(tmp_path / name)
     assert caught.value.code is ExitCode.USAGE

@@ -203,6 +203,28 @@ def test_ignoring_credit_ends_the_connection() -> None:
     assert fault.value.code is CloseCode.QUOTA
 
 
+def test_overrunning_credit_ends_the_connection_though_every_refusal_is_told_at_once() -> None:
+    client = a_client(streams=StreamsConfig(latest_credit=2, credit_bytes=64 * 1024))
+    client.open()
+    client.send_frame(0, jpeg(padding=60_000))
+    for seq in range(1, 5):
+        client.send_frame(seq, jpeg(padding=60_000))
+        assert refusals(client) == [("credit-exceeded", seq)]
+    with pytest.raises(ConnectionFault) as fault:
+        client.send_frame(5, jpeg(padding=60_000))
+    assert fault.value.code is CloseCode.QUOTA
+
+
+def test_overrunning_credit_now_and_then_is_only_refused() -> None:
+    client = a_client(streams=StreamsConfig(latest_credit=2, credit_bytes=64 * 1024))
+    client.open(deadline_ms=60_000)
+    client.send_frame(0, jpeg(padding=60_000))
+    for seq in range(1, 30):
+        client.loop.advance(0.3)
+        client.send_frame(seq, jpeg(padding=60_000))
+        assert refusals(client) == [("credit-exceeded", seq)]
+
+
 # --- pieces
 
 

@@ -13,6 +13,7 @@ from gateway.wire.messages import (
     ClientPong,
     Close,
     Closed,
+    Credit,
     Drop,
     EndInput,
     ErrorMessage,
@@ -37,6 +38,23 @@ pytestmark = pytest.mark.unit
 def problems(client: SessionClient) -> list[str]:
     errors = client.receive_only(ErrorMessage)
     return [error.problem.type.rsplit(":", 1)[-1] for error in errors]
+
+
+def test_the_session_of_the_document_goes_as_it_says() -> None:
+    client = SessionClient()
+    client.send(Hello(token="…"))
+    lane = client.open()
+    client.receive()
+    for seq in range(4):
+        client.send_frame(seq, jpeg(padding=40_000 - len(jpeg())))
+        lane.answer(seq)
+        *results, last = client.receive()
+        assert isinstance((results or [last])[0], ResultMessage)
+    assert last == Credit(stream=1, max_frames=12, max_bytes=8_548_608)
+    client.send(Ack(stream=1, seq=3))
+    client.send(EndInput(stream=1))
+    (closed,) = client.receive()
+    assert (closed.accepted, closed.results, closed.dropped) == (4, 4, 0)
 
 
 # --- hello

@@ -108,7 +108,7 @@ def serve(side: str, streams: int) -> Iterator[str]:
     """The side's server on core 0; yields where its API begins."""
     folder = ModelStore().pull(MODEL).files["model"]
     if side == "clawstream":
-        config = f"[models.{MODEL}]\nthreads = 1\n"
+        config = f"[models.{MODEL}]\n[inference]\nthreads = 1\n"
         with GatewayProcess(config) as gateway:
             machine.pin([gateway.pid, *gateway.worker_pids], core=0)
             yield f"{gateway.http_url}/v1"

@@ -4,8 +4,8 @@
 Static batching takes up to ``--batch`` requests in order of arrival, computes them as one padded
 batch and takes the next when the longest is done; a row that is done keeps computing. Its requests
 count as answered with their own last token, which is kind to it. Both sides run the int8 model on
-core 0 with one thread, without text, prefix hits or look-ahead. Waits for an arrival are skipped,
-so only work takes time.
+core 0 with one thread, without text, prefix hits or look-ahead. The clock counts the time that
+this one thread computes; waits for an arrival are jumped over.
 
 - backlog: everything is there at once; requests per second.
 - poisson: arrivals at 70 % of what static batching did; mean latency.

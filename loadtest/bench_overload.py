@@ -53,7 +53,7 @@ def main() -> None:
         before = asyncio.run(measure_path(gateway.url, pictures, CAPACITY_S))
         load = asyncio.run(overload(gateway, pictures, arguments.warm_up, arguments.minutes * 60.0))
         after = asyncio.run(measure_path(gateway.url, pictures, CAPACITY_S))
-    report(load, (before + after) / 2, arguments.minutes * 60.0)
+    report(load, [before, after], arguments.minutes * 60.0)
 
 
 async def overload(
@@ -104,12 +104,13 @@ def growth(samples: list[float]) -> float:
     return statistics.median(samples[-60:]) - statistics.median(samples[:60])
 
 
-def report(load: Load, capacity: float, measured_s: float) -> None:
+def report(load: Load, capacities: list[float], measured_s: float) -> None:
+    capacity = statistics.mean(capacities)
     ages_ms = [age * 1000 for ages in load.ages_s for age in ages]
     rates = [len(ages) / measured_s for ages in load.ages_s]
     fair = sum(rates) / STREAMS
     adds_up = all(counts.receipts_add_up for counts in load.statistics)
-    print(f"one-stream capacity   {capacity:.2f} results/s")
+    print("one-stream capacity   {:.2f} before, {:.2f} after, results/s".format(*capacities))
     print(f"overload              {sum(rates):.2f} results/s in {STREAMS} streams")
     print(f"per stream            {machine.spread(rates)} results/s")
     print(

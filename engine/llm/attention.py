@@ -49,22 +49,23 @@ class PagedAttention:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _attend(self, layer: int, queries: Tensor, span: Span, mask: Tensor) -> Tensor:
+        num_rows = len(queries)
         # Query heads that share a K/V head become more queries of that head: nothing is repeated.
-        shape = (span.num_sequences, span.num_tokens, self._kv_heads, self._group, self._head_dim)
-        by_head = queries.view(shape).permute(0, 2, 3, 1, 4)
+        by_head = queries.view(num_rows, self._kv_heads, self._group, self._head_dim)
+        if span.is_chunk:
+            by_head = by_head.permute(1, 2, 0, 3).flatten(1, 2)[None]
         kv = self._cache.gather(layer, span.blocks, queries.dtype)
-        kv = kv.view(span.num_sequences, span.length, 2, self._kv_heads, self._head_dim)
-        keys, values = kv.permute(2, 0, 3, 1, 4)
-        outputs = self._kernel(by_head.flatten(2, 3), keys, values, mask)
-        shape = (*shape[:1], self._kv_heads, self._group, span.num_tokens, self._head_dim)
-        outputs = outputs.view(shape).permute(0, 3, 1, 2, 4)
-        return outputs.reshape(span.num_sequences * span.num_tokens, -1)
+        kv = kv.view(span.num_tables, span.length, 2, self._kv_heads, self._head_dim)
+        keys, values = kv.permute(2, 0, 3, 1, 4).expand(-1, len(by_head), -1, -1, -1)
+        outputs = self._kernel(by_head, keys, values, mask)
+        if span.is_chunk:
+            shape = (self._kv_heads, self._group, num_rows, self._head_dim)
+            outputs = outputs.view(shape).permute(2, 0, 1, 3)
+        return outputs.reshape(num_rows, -1)
 
     def _mask(self, span: Span, dtype: torch.dtype) -> Tensor:
         mask = span.mask.to(dtype)
-        if span.num_tokens == 1:
-            return mask[:, 0]
-        return mask.expand(-1, -1, self._group, -1, -1).flatten(2, 3)
+        return mask.repeat(self._group, 1) if span.is_chunk else mask[:, None, None]
 
 
 def fused_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:

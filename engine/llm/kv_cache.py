@@ -97,3 +97,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(shape, dtype=dtype, device=device)
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(shape)
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-MAX_SHARED_TOKENS = 8  # longer pieces have an attention call of their own
+# Up to so many tokens of a sequence (a decode, or a decode with drafts) are attended one by one, so
+# that a token gets the same bits whether it was guessed ahead or not. More tokens are a chunk.
+MAX_EXACT_TOKENS = 8
 
 # A chunk attends in pieces of so many tokens, each over no more than what it may see: 512 tokens
 # in pieces take 0.6 times the arithmetic of 512 at once, most of whose scores are masked out.
@@ -46,19 +49,20 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Neighbouring rows for one attention call: ``num_sequences`` with ``num_tokens`` each.
+    """Neighbouring rows for one attention call over ``num_tables`` tables of ``length`` tokens:
+    one for each row, or one that all rows share.
 
-    ``blocks`` lists ``length / block_size`` blocks for each sequence, one after the other; where
-    a sequence has fewer, its first block stands again. ``mask`` is added to the scores:
-    [num_sequences, 1, 1, num_tokens, length], 0 or minus infinity.
+    ``blocks`` lists the tables' blocks one after the other; where a sequence has fewer, its first
+    block stands again. ``mask`` [rows, length] is added to the scores: 0 or minus infinity. The
+    rows of a chunk are attended as one matrix, all others each by itself.
     """
 
     rows: slice
-    num_sequences: int
-    num_tokens: int
+    num_tables: int
     length: int
     blocks: Tensor
     mask: Tensor
+    is_chunk: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +123,17 @@ class _Piece:
     positions: range
 
     @property
+    def is_chunk(self) -> bool:
+        return len(self.group.token_ids) > MAX_EXACT_TOKENS
+
+    @property
     def token_ids(self) -> Sequence[int]:
         start = self.group.start_position
         return self.group.token_ids[self.positions.start - start : self.positions.stop - start]
 
-    def num_blocks(self, block_size: int) -> int:
-        return -(-self.positions.stop // block_size)
+    def table(self, width: int, block_size: int) -> list[int]:
+        needed = list(self.group.blocks[: _num_blocks(self.positions.stop, block_size)])
+        return needed + [needed[0]] * (width - len(needed))
 
     def slots(self, block_size: int) -> list[int]:
         blocks = self.group.blocks
@@ -135,47 +144,53 @@ class _Piece:
 
 
 def _calls(groups: Sequence[RowGroup], block_size: int) -> list[tuple[int, list[_Piece]]]:
-    """(blocks per sequence, pieces of equal length) for each attention call."""
+    """(blocks per table, pieces) for each attention call; several pieces have one row each."""
     calls: list[tuple[int, list[_Piece]]] = []
-    shared: dict[tuple[int, int], list[_Piece]] = {}
-    for piece in _pieces(groups):
-        num_blocks, num_tokens = piece.num_blocks(block_size), len(piece.positions)
-        if num_tokens > MAX_SHARED_TOKENS:
-            calls.append((num_blocks, [piece]))
-        else:
-            shared.setdefault((padded_width(num_blocks), num_tokens), []).append(piece)
-    for (width, _), pieces in sorted(shared.items(), key=lambda entry: entry[0]):
+    single: dict[int, list[_Piece]] = {}
+    for index, group in enumerate(groups):
+        for width, positions in _parts(group, block_size):
+            piece = _Piece(index, group, positions)
+            if len(positions) == 1 and not piece.is_chunk:
+                single.setdefault(width, []).append(piece)
+            else:
+                calls.append((width, [piece]))
+    for width, pieces in sorted(single.items(), key=lambda entry: entry[0]):
         most = max(1, MAX_CALL_TOKENS // (width * block_size))
         calls += [(width, pieces[at : at + most]) for at in range(0, len(pieces), most)]
     return calls
 
 
-def _pieces(groups: Sequence[RowGroup]) -> Iterator[_Piece]:
-    for index, group in enumerate(groups):
+def _parts(group: RowGroup, block_size: int) -> Iterator[tuple[int, range]]:
+    """(blocks to attend to, positions): a chunk in pieces, a few tokens by their width."""
+    if len(group.token_ids) > MAX_EXACT_TOKENS:
         for start in range(group.start_position, group.end, MAX_QUERY_TOKENS):
             positions = range(start, min(start + MAX_QUERY_TOKENS, group.end))
-            yield _Piece(index, group, positions)
+            yield _num_blocks(positions.stop, block_size), positions
+        return
+
+    def width(position: int) -> int:
+        return padded_width(_num_blocks(position + 1, block_size))
+
+    for value, positions in groupby(range(group.start_position, group.end), width):
+        found = list(positions)
+        yield value, range(found[0], found[-1] + 1)
 
 
 def _span(
     pieces: Sequence[_Piece], rows: slice, width: int, block_size: int, device: torch.device
 ) -> Span:
-    num_tokens = len(pieces[0].positions)
-    length = width * block_size
-    blocks: list[int] = []
-    for piece in pieces:
-        needed = piece.group.blocks[: piece.num_blocks(block_size)]
-        blocks += needed
-        blocks += [needed[0]] * (width - len(needed))
-    starts = torch.tensor([piece.positions.start for piece in pieces])
-    last_seen = starts[:, None, None] + torch.arange(num_tokens)[:, None]
-    is_hidden = torch.arange(length) > last_seen
-    mask = torch.zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
+    positions = torch.tensor([position for piece in pieces for position in piece.positions])
+    is_hidden = torch.arange(width * block_size) > positions[:, None]
+    blocks = [block for piece in pieces for block in piece.table(width, block_size)]
     return Span(
         rows=rows,
-        num_sequences=len(pieces),
-        num_tokens=num_tokens,
-        length=length,
+        num_tables=len(pieces),
+        length=width * block_size,
         blocks=torch.tensor(blocks, device=device),
-        mask=mask[:, None, None].to(device),
+        mask=torch.zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf).to(device),
+        is_chunk=pieces[0].is_chunk,
     )
+
+
+def _num_blocks(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)

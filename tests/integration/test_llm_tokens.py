@@ -94,7 +94,7 @@ def test_tokens_are_those_of_transformers_whatever_happens_in_the_batch(
     )
     answers = answer_in_one_batch(engine, prompts)
     happened = engine.scheduler.statistics()
-    assert happened.preemptions > 10
+    assert happened.preemptions > 5
     assert happened.swaps > 0
     assert happened.preemptions > happened.swaps
     assert happened.cached_prompt_tokens > 0

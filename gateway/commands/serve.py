@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.exits import CommandError, ExitCode, print_error
 
 if TYPE_CHECKING:
     from engine.models.store import ModelStore
@@ -66,44 +67,38 @@ def check_config(
 ) -> None:
     """Check a configuration without starting anything.
 
-    Prints what would be served and “ok”. Ends with 2 and the first option that is wrong, or with 3
-    if a model is not there. The environment counts too.
+    Prints what would be served and “ok”, or everything that is wrong: ends with 2 for an option,
+    with 3 if a model is not there. The environment counts too.
 
     [bold]Examples[/bold]
 
       clawstream check-config gateway.toml
       CLAWSTREAM_LIMITS__MAX_STREAMS=4 clawstream check-config
     """
-    from engine.models.errors import MissingModel
     from engine.models.store import ModelStore
     from gateway.config import load_config
+    from gateway.serving import check
 
-    config = load_config(file)
+    config, store = load_config(file), ModelStore()
+    findings = check(config, store)
     console = Console(soft_wrap=True, highlight=False)
     server = config.server
     scheme = "http" if server.tls_cert is None else "https"
     console.print(f"address: {scheme}://{server.host}:{server.port}")
     console.print(f"api keys: {len(server.api_keys)}")
-    store = ModelStore()
-    missing = []
+    for warning in findings.warnings:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    for error in findings.errors[1:]:
+        print_error(str(error))
+    if findings.errors:
+        raise findings.errors[0]
     for name in config.models:
-        try:
-            console.print(f"model {name}: {_described(name, config, store)}")
-        except MissingModel as error:
-            missing.append(f"model {name}: {error}")
-    if missing:
-        raise CommandError(ExitCode.MISSING, "\n".join(missing))
+        console.print(f"model {name}: {_described(name, config, store)}")
     console.print("[green]ok[/green]")
 
 
 def _described(name: str, config: GatewayConfig, store: ModelStore) -> str:
-    """One line about a model.
-
-    Raises:
-        MissingModel: it is not there.
-        ConfigError: its options are of another kind.
-    """
-    from gateway.serving import check_text_model
+    """One line about a model that was checked."""
     from gateway.session.options import TEXT_KINDS
 
     served = config.models[name]
@@ -116,7 +111,6 @@ def _described(name: str, config: GatewayConfig, store: ModelStore) -> str:
     )
     manifest = store.resolve(served.path or name)
     if manifest.kind in TEXT_KINDS:
-        check_text_model(name, served)
         options = (
             f"weights {inference.weights}, max_batch_size {inference.max_batch_size}, "
             f"max_seq_length {inference.max_seq_length}"

@@ -171,8 +171,8 @@ def _parts(group: RowGroup, block_size: int) -> Iterator[tuple[int, range]]:
     def width(position: int) -> int:
         return padded_width(_num_blocks(position + 1, block_size))
 
-    for value, positions in groupby(range(group.start_position, group.end), width):
-        found = list(positions)
+    for value, alike in groupby(range(group.start_position, group.end), width):
+        found = list(alike)
         yield value, range(found[0], found[-1] + 1)
 
 

@@ -164,8 +164,8 @@ def _parts(group: RowGroup, block_size: int) -> Iterator[tuple[int, range]]:
     """(blocks to attend to, positions): a chunk in pieces, a few tokens by their width."""
     if len(group.token_ids) > MAX_EXACT_TOKENS:
         for start in range(group.start_position, group.end, MAX_QUERY_TOKENS):
-            positions = range(start, min(start + MAX_QUERY_TOKENS, group.end))
-            yield _num_blocks(positions.stop, block_size), positions
+            stop = min(start + MAX_QUERY_TOKENS, group.end)
+            yield _num_blocks(stop, block_size), range(start, stop)
         return
 
     def width(position: int) -> int:

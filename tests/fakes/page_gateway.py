@@ -35,6 +35,7 @@ _LIMITS = {
     "max_pixels": 16_777_216,
     "max_prompts": 3,
     "ack_deadline_s": 10.0,
+    "max_messages_per_s": 4000.0,
 }
 _TIMING = {"received_us": 0, "queue": 2000, "batch": 500, "prepare": 3000, "run": 12000}
 

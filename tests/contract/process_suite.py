@@ -8,6 +8,7 @@ import psutil
 import uvloop
 
 from tests.contract.engine_suite import EngineContract
+from tests.fakes.pools import child_pids
 
 FAULTY = b'{"messages": 3}'  # a prompt that is none
 
@@ -20,7 +21,7 @@ class ProcessContract(EngineContract):
 
 def stop_workers(seconds: float) -> None:
     """SIGSTOP: a worker that batches continuously is never too busy for another prompt."""
-    for worker in psutil.Process().children():
+    for worker in map(psutil.Process, child_pids()):
         worker.suspend()
         asyncio.get_running_loop().call_later(seconds, _resume, worker)
 

@@ -117,8 +117,16 @@ class nothing_left:
 
 
 def child_pids() -> list[int]:
-    """Children of this process, zombies included."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    """Workers of this process, zombies included; a browser's driver may be a child as well."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if not _is_driver(child)]
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    try:
+        return "playwright" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False  # a zombie
 
 
 def dispatch_all(pool: WorkerPool, batch: Sequence[Work], *, alone: bool = False) -> None:

@@ -13,142 +13,25 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from engine.config import LlmConfig, ModelConfig, UpstreamConfig
-from gateway.config_values import (
-    ApiKeys,
-    Hosts,
-    Origins,
-    is_loopback,
-    refuse_booleans,
-    split_list,
+from gateway.config_sections import (
+    LimitsConfig,
+    LoggingConfig,
+    PacingConfig,
+    Section,
+    ServerConfig,
+    StreamsConfig,
+    TextConfig,
 )
+from gateway.config_values import refuse_booleans, split_list
 from gateway.errors import ConfigError
 
 ENV_PREFIX = "CLAWSTREAM_"
 ENV_DELIMITER = "__"
-
-
-class Section(BaseModel):
-    """Base of every group: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_booleans_for_numbers(cls, value: object) -> object:
-        refuse_booleans(value, {key: field.default for key, field in cls.model_fields.items()})
-        return value
-
-
-class ServerConfig(Section):
-    """``[server]``: where and for whom the gateway listens."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8400, ge=0, le=65535)
-    api_keys: Annotated[ApiKeys, Field(repr=False)] = ()
-    allowed_origins: Origins = ()  # exact; the gateway's own origin is always allowed
-    allowed_hosts: Hosts = ()  # names clients may use; loopback names and addresses always are
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    shutdown_budget_s: float = Field(default=10.0, gt=0, le=600)
-
-    @model_validator(mode="after")
-    def _is_safe(self) -> ServerConfig:
-        if not is_loopback(self.host) and not self.api_keys:
-            raise ValueError(f"api_keys must be set to listen beyond loopback, on {self.host!r}")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            missing = "tls_cert" if self.tls_cert is None else "tls_key"
-            raise ValueError(f"{missing} must be set too: TLS needs a certificate and its key")
-        return self
-
-
-class LimitsConfig(Section):
-    """``[limits]``: bounds per connection and per process."""
-
-    max_connections: int = Field(default=1024, ge=1)
-    max_streams: int = Field(default=64, ge=1)  # per connection
-    max_frame_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
-    max_width: int = Field(default=8192, ge=16)
-    max_height: int = Field(default=8192, ge=16)
-    max_pixels: int = Field(default=33_177_600, ge=256)  # 8K UHD
-    max_prompts: int = Field(default=8, ge=1)
-    # Per connection, control and pieces of media; 64 streams of 30 fps fit, with their acks.
-    max_messages_per_s: float = Field(default=4000.0, gt=0)
-    max_outbox_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)  # per connection
-    max_input_bytes: int = Field(default=512 * 1024 * 1024, ge=1024 * 1024)  # per process
-    hello_timeout_s: float = Field(default=5.0, gt=0)
-    assembly_timeout_s: float = Field(default=10.0, gt=0)
-    ping_interval_s: float = Field(default=10.0, gt=0)
-    pong_timeout_s: float = Field(default=20.0, gt=0)
-    ack_deadline_s: float = Field(default=10.0, gt=0)
-    send_timeout_s: float = Field(default=10.0, gt=0)
-    tcp_user_timeout_s: float = Field(default=15.0, gt=0)
-
-
-class StreamsConfig(Section):
-    """``[streams]``: defaults of frame streams, by policy."""
-
-    latest_credit: int = Field(default=8, ge=1)  # frames a client may have in flight
-    fifo_capacity: int = Field(default=32, ge=1)
-    lossless_capacity: int = Field(default=32, ge=1)
-    credit_bytes: int = Field(default=8 * 1024 * 1024, ge=64 * 1024)
-    latest_deadline_ms: float = Field(default=1000.0, gt=0)
-    fifo_deadline_ms: float = Field(default=2000.0, gt=0)
-    max_deadline_ms: float = Field(default=60_000.0, gt=0)
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> StreamsConfig:
-        _check_deadline("latest_deadline_ms", self.latest_deadline_ms, self.max_deadline_ms)
-        _check_deadline("fifo_deadline_ms", self.fifo_deadline_ms, self.max_deadline_ms)
-        return self
-
-
-def _check_deadline(key: str, deadline_ms: float, max_deadline_ms: float) -> None:
-    if deadline_ms > max_deadline_ms:
-        raise ValueError(
-            f"{key} must be at most max_deadline_ms ({max_deadline_ms:.0f}), got {deadline_ms:.0f}"
-        )
-
-
-class TextConfig(Section):
-    """``[text]``: prompts and their answers, over WebSocket and HTTP."""
-
-    deadline_ms: float = Field(default=600_000.0, gt=0)  # of a prompt that names none
-    max_deadline_ms: float = Field(default=3_600_000.0, gt=0)
-    max_http_requests: int = Field(default=256, ge=1)  # at once, all clients together
-    keep_alive_s: float = Field(default=15.0, gt=0)  # a comment on an event stream this silent
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> TextConfig:
-        _check_deadline("deadline_ms", self.deadline_ms, self.max_deadline_ms)
-        return self
-
-
-class PacingConfig(Section):
-    """``[pacing]``: token bucket of a text stream; read and checked, not in use yet."""
-
-    capacity: float = Field(default=50.0, gt=0)  # tokens a stream may burst
-    fill_rate: float = Field(default=30.0, gt=0)  # tokens per second
-
-
-class LoggingConfig(Section):
-    """``[logging]``: what goes to standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["human", "json"] = "human"
-
-
 MAX_WORKERS = 64  # per model: each is a process with a copy of it
 _MODEL_DEFAULTS = {field.name: field.default for field in fields(ModelConfig)}
 _INFERENCE_DEFAULTS = {field.name: field.default for field in fields(LlmConfig)}
@@ -226,9 +109,9 @@ class GatewayConfig(Section):
     server: ServerConfig = ServerConfig()
     limits: LimitsConfig = LimitsConfig()
     streams: StreamsConfig = StreamsConfig()
-    models: Annotated[dict[str, ServedModel], BeforeValidator(_by_name)] = {
-        "centerface": ServedModel()
-    }
+    models: Annotated[dict[str, ServedModel], BeforeValidator(_by_name)] = Field(
+        default={"centerface": ServedModel()}
+    )
     inference: Annotated[LlmConfig, BeforeValidator(_only_inference_keys)] = LlmConfig()
     text: TextConfig = TextConfig()
     pacing: PacingConfig = PacingConfig()

@@ -11,7 +11,7 @@ import sys
 from typing import TextIO
 
 from engine.log_format import make_formatter
-from gateway.config import LoggingConfig
+from gateway.config_sections import LoggingConfig
 
 _MAX_SITES = 256
 

@@ -77,10 +77,10 @@ class NoText:
         return ""
 
 
-def open_model(config: LlmConfig, folder: Path | None = None) -> PagedModel:
-    """Load a model folder, SmolLM2 from the catalogue by default, with ``config``'s cache."""
+def open_model(config: LlmConfig) -> PagedModel:
+    """Load ``MODEL``, with the cache that ``config`` asks for."""
     loaded = load_model_folder(
-        folder or Path(ModelStore().pull(MODEL).files["model"]),
+        Path(ModelStore().pull(MODEL).files["model"]),
         weights=config.weights,
         device=config.device,
         threads=config.threads,
@@ -103,7 +103,6 @@ class LocalEngine:
         config: LlmConfig,
         *,
         num_blocks: int | None = None,
-        end_ids: frozenset[int] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
         **scheduling: Any,
     ) -> None:
@@ -120,7 +119,7 @@ class LocalEngine:
             max_swapped_blocks=self.pool.num_blocks // 4,
         )
         self.scheduler = Scheduler(replace(measured, **scheduling), self.pool, cost)
-        self.runner = Runner(model, self.scheduler, end_ids, clock)
+        self.runner = Runner(model, self.scheduler, frozenset(), clock)
         self.told: dict[int, Told] = {}
         self._config = config
         self._clock = clock

@@ -24,7 +24,7 @@ from engine.types import (
     Timing,
 )
 from gateway.api.forms import first_file
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.pictures import check_picture
 

@@ -34,7 +34,7 @@ from gateway.api.openai_answer import AnswerShape
 from gateway.api.openai_errors import BadParameter, error_body
 from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
 from gateway.api.sse import EventStream, ReaderStalled
-from gateway.config import LimitsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.options import TEXT_KINDS
 from gateway.session.outcomes import read_finished

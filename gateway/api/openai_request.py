@@ -18,7 +18,7 @@ from aiohttp import web
 from engine.llm.request import PromptPayload, Sampling
 from engine.types import Priority
 from gateway.api.openai_errors import BadParameter
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.text_options import PACE_OFF
 

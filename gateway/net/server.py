@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.config import LimitsConfig, ServerConfig
+from gateway.config_sections import LimitsConfig, ServerConfig
 from gateway.errors import ConfigError
 from gateway.net.http_protocol import HttpProtocol, RespondError
 from gateway.net.socket_options import BACKLOG, open_listeners

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import ConnectionFault, ProblemKind, RequestProblem
 from gateway.net.admission import ConnectionTable
 from gateway.net.connection import Connection, ConnectionSession

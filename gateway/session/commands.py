@@ -7,7 +7,7 @@ from functools import partial
 
 from engine.base import Engine
 from engine.errors import EngineError
-from gateway.config import LimitsConfig, StreamsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error
 from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import FrameStream

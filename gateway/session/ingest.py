@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from engine.errors import EngineError, Overloaded
 from engine.types import DropReason, Item
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import (
     CloseCode,
     ConnectionFault,

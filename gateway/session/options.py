@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.types import LaneSpec, Policy, Priority
-from gateway.config import StreamsConfig
+from gateway.config_sections import StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.wire.messages import Open, StreamKind, StreamOptions
 from gateway.wire.picture import PictureCodec

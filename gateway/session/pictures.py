@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.wire.picture import PictureError, PictureHeader, UnknownCodec, read_picture_header
 from gateway.wire.picture_body import check_picture_body

@@ -27,7 +27,7 @@ from engine.types import (
     Progress,
     Result,
 )
-from gateway.config import LimitsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.deliver import Deliver
 from gateway.session.outcomes import read_finished

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from engine.base import Engine
 from engine.types import DropReason
-from gateway.config import LimitsConfig, StreamsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import (
     CloseCode,
     ConnectionFault,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine.types import LaneSpec, Policy, Priority
-from gateway.config import TextConfig
+from gateway.config_sections import TextConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.options import check_weight, one_of, unsupported
 from gateway.wire.messages import Open, Prompt, StreamOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.session.clock import Clock, Timer
 from gateway.session.deliver import Deliver

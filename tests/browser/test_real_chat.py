@@ -13,7 +13,8 @@ from playwright.async_api import Browser, ViewportSize, expect
 from engine.models.store import ModelStore
 from gateway.app import Gateway
 from gateway.commands.chat import DEFAULT_MODEL
-from gateway.config import GatewayConfig, ServedModel, ServerConfig
+from gateway.config import GatewayConfig, ServedModel
+from gateway.config_sections import ServerConfig
 from tests.browser.chat_visit import ChatVisit, visit_chat
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ from playwright.async_api import ViewportSize
 
 from engine.models.store import ModelStore
 from gateway.app import Gateway
-from gateway.config import GatewayConfig, ServerConfig
+from gateway.config import GatewayConfig
+from gateway.config_sections import ServerConfig
 from loadtest.bare_centerface import BareCenterFace
 from tests.browser.conftest import Visit, launch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from gateway.config import LimitsConfig, StreamsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import ConnectionFault
 from gateway.session.clock import Clock
 from gateway.session.registry import SessionRegistry

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from gateway.app import Gateway
-from gateway.config import ServerConfig
+from gateway.config_sections import ServerConfig
 from gateway.errors import ConfigError
 from gateway.net.server import tls_context
 from gateway.wire.messages import SUBPROTOCOL

@@ -123,7 +123,8 @@ def test_tokens_are_those_of_transformers_whatever_happens_in_the_batch(
 def open_reference(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
 
 
 @torch.inference_mode()
@@ -131,7 +132,7 @@ def reference_shortfalls(reference: Any, told: Told) -> torch.Tensor:
     """How far each chosen token's logit is below the largest, all of them in one pass."""
     known = torch.tensor([told.prompt_and_output[:-1]])
     chosen = torch.tensor(told.token_ids)
-    logits = reference(known).logits[0, -len(chosen) :]
+    logits: torch.Tensor = reference(known).logits[0, -len(chosen) :]
     return logits.max(-1).values - logits.gather(1, chosen[:, None])[:, 0]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidInput, Overloaded, Unavailable
 from engine.types import Attachment, AttachmentKind, Dropped, DropReason, Failed
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.stream.entries import Outgoing
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidInput, Overloaded, Unavailable
 from engine.types import Dropped, DropReason, Failed
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.session.text_stream import TextStream
 from gateway.stream.entries import Outgoing
 from gateway.wire.codec import decode_server

@@ -23,7 +23,14 @@ GATEWAY_LAYERS = (
     ("gateway.session",),
     ("gateway.stream",),
     ("gateway.wire", "gateway.client"),
-    ("gateway.config", "gateway.metrics", "gateway.logs", "gateway.errors"),
+    (
+        "gateway.config",
+        "gateway.config_sections",
+        "gateway.config_values",
+        "gateway.metrics",
+        "gateway.logs",
+        "gateway.errors",
+    ),
 )
 ENGINE_LAYERS = (
     ("engine.api",),

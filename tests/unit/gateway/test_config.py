@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 
 from engine.config import LlmConfig, ModelConfig, UpstreamConfig
-from gateway.config import (
-    GatewayConfig,
-    ServedModel,
-    ServerConfig,
-    load_config,
-    parse_config,
-)
+from gateway.config import GatewayConfig, ServedModel, load_config, parse_config
+from gateway.config_sections import ServerConfig
 from gateway.errors import ConfigError
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 
-from gateway.config import LoggingConfig
+from gateway.config_sections import LoggingConfig
 from gateway.logs import WarningThrottle, configure_logging
 
 pytestmark = pytest.mark.unit

@@ -147,3 +147,17 @@ def test_own_pipeline_may_read_any_file(model_path: Path) -> None:
     model_path.write_bytes(b"anything")
     _describe(model_path, 'pipeline = "my.module:Pipeline"\n')
     assert load_model_file(model_path).pipeline == "my.module:Pipeline"
+
+
+def test_folder_with_a_configuration_is_a_chat_model(tmp_path: Path) -> None:
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    manifest = load_model_file(folder)
+    assert (manifest.name, manifest.kind) == ("my-llama", "chat")
+    assert manifest.files == {"model": str(folder)}
+
+
+def test_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        load_model_file(tmp_path)

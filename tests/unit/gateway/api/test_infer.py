@@ -7,7 +7,7 @@ import pytest
 from engine.errors import InvalidInput
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Result
 from gateway.api.infer import check_picture, result_of
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import ProblemKind, RequestProblem
 from tests.fakes.picture_headers import jpeg_header
 

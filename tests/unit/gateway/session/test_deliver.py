@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import InternalError, InvalidInput
 from engine.types import Attachment, AttachmentKind, Dropped, DropReason, Failed
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import CloseCode
 from gateway.stream.entries import Outgoing
 from gateway.wire.codec import decode_binary

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import Overloaded, Unavailable
-from gateway.config import LimitsConfig, StreamsConfig
+from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import CloseCode, ConnectionFault
 from gateway.wire.codec import FrameFlags, MessageType
 from gateway.wire.messages import (

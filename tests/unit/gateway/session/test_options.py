@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.types import Policy, Priority
-from gateway.config import StreamsConfig
+from gateway.config_sections import StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.options import StreamSettings, read_settings
 from gateway.wire.messages import Open, StreamKind, StreamOptions

@@ -10,7 +10,7 @@ import pytest
 from engine.errors import InvalidInput, Overloaded, Unavailable
 from engine.llm.request import PromptOptions
 from engine.types import Dropped, DropReason, Failed, Priority, Progress
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode
 from gateway.session.text_stream import TextStream
 from gateway.stream.answers import MAX_ANSWER_CHARS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import LimitsConfig
+from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, RequestProblem
 from gateway.session.registry import SessionRegistry
 from gateway.wire.messages import (

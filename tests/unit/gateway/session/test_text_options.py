@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from engine.llm.request import PromptPayload
 from engine.types import Policy, Priority
-from gateway.config import TextConfig
+from gateway.config_sections import TextConfig
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.text_options import TextSettings, read_prompt, read_text_settings
 from gateway.wire.messages import Open, Prompt, StreamKind, StreamOptions

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.commands import chat, demo, models, serve, stream
+from gateway.commands import chat, demo, models, profile, say, serve, stream, top
 from gateway.commands.exits import readable_errors
 
 _EXIT_CODES = (
@@ -69,7 +69,10 @@ app.command(epilog=_EXIT_CODES)(demo.demo)
 app.command(epilog=_EXIT_CODES)(serve.serve)
 app.command(epilog=_EXIT_CODES)(stream.stream)
 app.command(epilog=_EXIT_CODES)(chat.chat)
+app.command(epilog=_EXIT_CODES)(say.say)
 app.command("check-config", epilog=_EXIT_CODES)(serve.check_config)
+app.command(epilog=_EXIT_CODES)(top.top)
+app.command(epilog=_EXIT_CODES)(profile.profile)
 app.add_typer(models.app, name="models")
 
 

@@ -1,0 +1,99 @@
+"""Rates and quantiles between two looks at the metrics, and addresses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gateway.commands.exits import CommandError
+from gateway.commands.scrape import Change, Scrape, metrics_address
+
+pytestmark = pytest.mark.unit
+
+
+Samples = dict[tuple[tuple[str, str], ...], float]
+
+
+def looked(at: float, samples: dict[str, Samples]) -> Scrape:
+    by_labels = {
+        name: {frozenset(labels): value for labels, value in values.items()}
+        for name, values in samples.items()
+    }
+    return Scrape(at=at, samples=by_labels)
+
+
+def counted(at: float, value: float) -> Scrape:
+    return looked(at, {"frames_total": {(("model", "faces"),): value}})
+
+
+def ages(at: float, **counts: float) -> Scrape:
+    """Cumulative counts by bound: ``ages(0, **{"0.1": 5})``."""
+    samples: Samples = {
+        (("le", bound), ("model", "faces")): count for bound, count in counts.items()
+    }
+    return looked(at, {"age_bucket": samples})
+
+
+def test_values_are_summed_over_the_labels_that_are_not_asked_for() -> None:
+    samples: Samples = {
+        (("model", "a"), ("reason", "late")): 1.0,
+        (("model", "a"), ("reason", "deadline")): 2.0,
+        (("model", "b"), ("reason", "late")): 4.0,
+    }
+    scrape = looked(0, {"drops": samples})
+    assert scrape.value("drops") == 7.0
+    assert scrape.value("drops", model="a") == 3.0
+    assert scrape.value("drops", reason="late", model="b") == 4.0
+    assert scrape.value("other") == 0.0
+    assert scrape.label_values("model", "drops", "other") == ["a", "b"]
+
+
+def test_rate_is_per_second() -> None:
+    change = Change(before=counted(10.0, 100), after=counted(12.0, 160))
+    assert change.rate("frames_total", model="faces") == 30.0
+
+
+def test_counter_that_began_again_counts_from_zero() -> None:
+    change = Change(before=counted(10.0, 1000), after=counted(12.0, 4))
+    assert change.rate("frames_total") == 2.0
+
+
+def test_quantile_is_that_of_what_came_between_the_looks() -> None:
+    before = ages(0.0, **{"0.1": 1000, "0.2": 1000, "+Inf": 1000})
+    after = ages(1.0, **{"0.1": 1000, "0.2": 1010, "+Inf": 1010})
+    assert Change(before=before, after=after).quantile("age", 0.5, model="faces") == (
+        pytest.approx(0.15)
+    )
+
+
+def test_quantile_beyond_the_largest_bound_is_that_bound() -> None:
+    before = ages(0.0, **{"0.1": 0, "0.2": 0, "+Inf": 0})
+    after = ages(1.0, **{"0.1": 1, "0.2": 1, "+Inf": 9})
+    value = Change(before=before, after=after).quantile("age", 0.99)
+    assert value == 0.2
+    assert math.isfinite(value)
+
+
+def test_nothing_counted_has_no_quantile() -> None:
+    same = ages(0.0, **{"0.1": 3, "+Inf": 3})
+    assert Change(before=same, after=same).quantile("age", 0.5) is None
+    assert Change(before=same, after=same).quantile("other", 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("ws://127.0.0.1:8400", "http://127.0.0.1:8400/metrics"),
+        ("wss://example.org/v1/stream", "https://example.org/metrics"),
+        ("http://[::1]:8400", "http://[::1]:8400/metrics"),
+    ],
+)
+def test_metrics_are_beside_the_stream(url: str, address: str) -> None:
+    assert metrics_address(url) == address
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8400", "ftp://x", "http://", ""])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(CommandError, match="--url"):
+        metrics_address(url)

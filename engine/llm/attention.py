@@ -3,8 +3,8 @@
 Each span's blocks are copied together and then attended in one call. Measured on one core, 16
 sequences of 128 tokens, 30 layers of SmolLM2: copy and fused kernel 15 ms; a cache that is dense
 already 17 ms, because a plain copy reads memory faster than the kernel does; a loop over the
-sequences 20 ms; products block by block 19 ms. So blocks may lie anywhere: moving them together
-would gain nothing.
+sequences 20 ms; products block by block 19 ms. So blocks may lie anywhere
+(docs/decisions/008-blocks-are-not-moved-together.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.llm.architecture import Architecture
 from engine.llm.kv_cache import KvCache
-from engine.llm.packing import PackedStep, Span
+from engine.llm.packing import WINDOW_TOKENS, PackedStep, Span
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(queries, keys, values, mask) -> outputs, all but the mask [batch, heads, tokens, head_dim]."""
@@ -50,22 +50,25 @@ class PagedAttention:
 
     def _attend(self, layer: int, queries: Tensor, span: Span, mask: Tensor) -> Tensor:
         num_rows = len(queries)
+        stop = span.first_row + num_rows
+        if span.is_window and num_rows < WINDOW_TOKENS:
+            queries = F.pad(queries, (0, 0, span.first_row, WINDOW_TOKENS - stop))
         # Query heads that share a K/V head become more queries of that head: nothing is repeated.
-        by_head = queries.view(num_rows, self._kv_heads, self._group, self._head_dim)
-        if span.is_chunk:
+        by_head = queries.view(len(queries), self._kv_heads, self._group, self._head_dim)
+        if span.is_window:
             by_head = by_head.permute(1, 2, 0, 3).flatten(1, 2)[None]
         kv = self._cache.gather(layer, span.blocks, queries.dtype)
         kv = kv.view(span.num_tables, span.length, 2, self._kv_heads, self._head_dim)
         keys, values = kv.permute(2, 0, 3, 1, 4).expand(-1, len(by_head), -1, -1, -1)
         outputs = self._kernel(by_head, keys, values, mask)
-        if span.is_chunk:
-            shape = (self._kv_heads, self._group, num_rows, self._head_dim)
-            outputs = outputs.view(shape).permute(2, 0, 1, 3)
+        if span.is_window:
+            shape = (self._kv_heads, self._group, WINDOW_TOKENS, self._head_dim)
+            outputs = outputs.view(shape).permute(2, 0, 1, 3)[span.first_row : stop]
         return outputs.reshape(num_rows, -1)
 
     def _mask(self, span: Span, dtype: torch.dtype) -> Tensor:
         mask = span.mask.to(dtype)
-        return mask.repeat(self._group, 1) if span.is_chunk else mask[:, None, None]
+        return mask.repeat(self._group, 1) if span.is_window else mask[:, None, None]
 
 
 def fused_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:

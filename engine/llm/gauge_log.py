@@ -32,6 +32,7 @@ class GaugeLog:
         self._samples: deque[tuple[float, Gauges]] = deque(maxlen=MAX_SAMPLES)
         self._before: Counter[str] = Counter()  # counters of the workers before this one
         self._histograms_before: dict[str, tuple[int, ...]] = {}
+        self._sums_before: dict[str, float] = {}
 
     def add(self, gauges: Gauges, now: float) -> None:
         self._samples.append((now, gauges))
@@ -43,6 +44,7 @@ class GaugeLog:
             _, last = self._samples[-1]
             self._before += self._counters(last)
             self._histograms_before = self._histograms(last)
+            self._sums_before = self._sums(last)
             self._samples.clear()
 
     def queue_p99_s(self) -> float:
@@ -52,9 +54,11 @@ class GaugeLog:
         """``ready`` is what the worker said of itself, None without one."""
         self._forget_old(now)
         totals, histograms = self._before, dict(self._histograms_before)
+        sums = dict(self._sums_before)
         if self._samples:
             last = self._samples[-1][1]
             totals, histograms = totals + self._counters(last), self._histograms(last)
+            sums = self._sums(last)
         statistics = LlmStatistics(
             device=ready.device if ready is not None else "",
             weights=ready.weights if ready is not None else "",
@@ -67,6 +71,7 @@ class GaugeLog:
             drafted=totals["drafted"],
             drafts_accepted=totals["accepted"],
             histograms=histograms,
+            histogram_sums=sums,
         )
         return self._with_gauges(statistics, now) if self._samples else statistics
 
@@ -104,4 +109,10 @@ class GaugeLog:
         for name, counts in gauges.histograms.items():
             before = merged.get(name, (0,) * len(counts))
             merged[name] = tuple(a + b for a, b in zip(before, counts, strict=True))
+        return merged
+
+    def _sums(self, gauges: Gauges) -> dict[str, float]:
+        merged = dict(self._sums_before)
+        for name, value in gauges.histogram_sums.items():
+            merged[name] = merged.get(name, 0.0) + value
         return merged

@@ -34,14 +34,16 @@ WINDOW = 1024
 
 class Histogram:
     """Bucket i counts values above the bound before it and up to ``bounds[i]``; one more counts
-    what is above all bounds."""
+    what is above all bounds. ``sum`` is that of all values."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
         self._counts[bisect_left(self._bounds, value)] += times
+        self.sum += value * times
 
     def cumulative(self) -> tuple[int, ...]:
         """How many values were at most each bound; the last is how many there were in all."""

@@ -142,6 +142,7 @@ class Gauges(msgspec.Struct, frozen=True, tag=9, array_like=True, kw_only=True):
     drafted: int = 0
     accepted: int = 0
     histograms: dict[str, tuple[int, ...]] = {}  # name -> cumulative bucket counts
+    histogram_sums: dict[str, float] = {}
 
 
 Down = StartLlm | Submit | CancelKeys | ReleaseTable | FinishLlm

@@ -62,5 +62,8 @@ class Meter:
     def histograms(self) -> dict[str, tuple[int, ...]]:
         return {name: histogram.cumulative() for name, histogram in self._histograms.items()}
 
+    def histogram_sums(self) -> dict[str, float]:
+        return {name: histogram.sum for name, histogram in self._histograms.items()}
+
     def _observe(self, name: str, value: float, times: int = 1) -> None:
         self._histograms[name].observe(max(0.0, value), times)

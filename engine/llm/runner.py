@@ -53,6 +53,7 @@ class Runner:
         self._row_limit = RowLimit()
         self._generations: dict[int, Generation] = {}
         self._untold: list[Growth] = []  # a step that fails must not lose them
+        self._failed_keys: frozenset[int] = frozenset()  # who was in the step that failed last
 
     @property
     def is_idle(self) -> bool:
@@ -100,6 +101,7 @@ class Runner:
                 choices = self._executor.run(plan, self._generations)
             except BaseException as error:
                 self._roll_back(plan)
+                self._failed_keys = frozenset(item.sequence.key for item in plan.items)
                 if not is_out_of_memory(error) or not self._row_limit.try_shrink(_num_rows(plan)):
                     raise
             else:
@@ -109,10 +111,13 @@ class Runner:
         return self._tell()
 
     def fail_all(self, reference: str) -> list[Growth]:
-        """End every generation with an error, under whose ``reference`` the log has the cause."""
+        """End everything: who ever was in a step with an error, under whose ``reference`` the log
+        has the cause. Nothing is told of who only waited: the next worker can take it as new."""
         for key in list(self._generations):
-            answer = self._end(key).answer
-            self._untold.append(Growth(answer=answer, reason="error", detail=reference))
+            generation = self._end(key)
+            if generation.started_at is not None or key in self._failed_keys:
+                growth = Growth(answer=generation.answer, reason="error", detail=reference)
+                self._untold.append(growth)
         return self._tell()
 
     def gauges(self) -> Gauges:
@@ -140,6 +145,7 @@ class Runner:
             drafted=scheduler.drafted,
             accepted=scheduler.accepted,
             histograms=meter.histograms(),
+            histogram_sums=meter.histogram_sums(),
         )
 
     # before a step

@@ -101,11 +101,21 @@ class StepExecutor:
 
 
 def _groups(item: PlannedItem) -> list[RowGroup]:
-    """One group, or with guesses one per token: each row is then computed with the very kernels
-    that a step without guesses would have used. Sums in another order end in other bits, which
-    int8 rounding makes large enough to change the choice where two tokens are close."""
+    """The prompt's tokens as one group, then the answer's, which after a preemption may be many.
+    Guesses are one per token: each row is then computed with the very kernels that a step without
+    guesses would have used. Sums in another order end in other bits, which int8 rounding makes
+    large enough to change the choice where two tokens are close."""
     if item.num_drafts == 0:
-        return [_group(item, item.start, item.token_ids, num_logits=int(item.samples))]
+        num_prompt = max(0, item.sequence.num_prompt - item.start)
+        prompt, output = item.token_ids[:num_prompt], item.token_ids[num_prompt:]
+        wanted = int(item.samples)
+        groups = []
+        if prompt:
+            num_logits = 0 if output else wanted
+            groups.append(_group(item, item.start, prompt, num_logits=num_logits, is_prompt=True))
+        if output:
+            groups.append(_group(item, item.start + len(prompt), output, num_logits=wanted))
+        return groups
     return [
         _group(item, item.start + i, (token_id,), num_logits=1)
         for i, token_id in enumerate(item.token_ids)
@@ -113,11 +123,17 @@ def _groups(item: PlannedItem) -> list[RowGroup]:
 
 
 def _group(
-    item: PlannedItem, start: int, token_ids: tuple[int, ...], *, num_logits: int
+    item: PlannedItem,
+    start: int,
+    token_ids: tuple[int, ...],
+    *,
+    num_logits: int,
+    is_prompt: bool = False,
 ) -> RowGroup:
     return RowGroup(
         token_ids=token_ids,
         start_position=start,
         blocks=item.sequence.blocks,
         num_logits=num_logits,
+        is_prompt=is_prompt,
     )

@@ -40,6 +40,7 @@ def group(tokens: list[int], start: int, blocks: list[int]) -> RowGroup:
         start_position=start,
         blocks=blocks,
         num_logits=len(tokens) - start,
+        is_prompt=len(tokens) - start > 8,
     )
 
 

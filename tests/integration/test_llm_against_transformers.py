@@ -58,7 +58,7 @@ class Reference:
 
 def run_mixed(model: PagedModel, prompts: Sequence[Sequence[int]], seed: int) -> list[torch.Tensor]:
     """Every prompt's logits, made in steps of a random mixture: chunks of any size beside single
-    tokens, sequences joining and ending, block tables shuffled."""
+    tokens, in both forms of attention, sequences joining and ending, block tables shuffled."""
     rng = random.Random(seed)
     free = list(range(model.num_blocks))
     rng.shuffle(free)
@@ -76,6 +76,7 @@ def run_mixed(model: PagedModel, prompts: Sequence[Sequence[int]], seed: int) ->
                 start_position=done[i],
                 blocks=tables[i],
                 num_logits=size,
+                is_prompt=rng.random() < 0.5,
             )
             for i, size in zip(chosen, sizes, strict=True)
         ]

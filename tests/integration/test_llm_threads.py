@@ -1,4 +1,4 @@
-"""With several threads, attention still gives a row the same bits in any company."""
+"""With several threads, a row still gets the same bits in any company, however it is cut."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.fakes.tiny_llm import write_tiny_llm
 pytestmark = pytest.mark.integration
 
 PROGRAM = """
+import itertools
 import sys
 from pathlib import Path
 
@@ -20,7 +21,8 @@ import torch
 
 from engine.llm.attention import PagedAttention
 from engine.llm.kv_cache import KvCache
-from engine.llm.model import load_model_folder
+from engine.llm.linear import is_int8_supported
+from engine.llm.model import PagedModel, load_model_folder
 from engine.llm.packing import RowGroup, pack
 
 loaded = load_model_folder(Path(sys.argv[1]), weights="fp32", device="cpu", threads=2)
@@ -45,10 +47,23 @@ queries = torch.randn(40, 9 * 64)
 company = attend(groups, queries)
 alone = torch.cat([attend([groups[i]], queries[i : i + 1]) for i in range(40)])
 assert torch.equal(company, alone)
+
+if is_int8_supported():
+    loaded = load_model_folder(Path(sys.argv[1]), weights="int8", device="cpu", threads=2)
+
+    def prompt_in_pieces(*sizes):
+        model, ends = PagedModel(loaded, 20, 16), [0, *itertools.accumulate(sizes)]
+        return torch.cat([
+            model.execute([RowGroup(token_ids=range(start, end), start_position=start,
+                                    blocks=range(20), num_logits=end - start, is_prompt=True)])
+            for start, end in itertools.pairwise(ends)
+        ])
+
+    assert torch.equal(prompt_in_pieces(200), prompt_in_pieces(1, 40, 7, 64, 88))
 """
 
 
-def test_attention_has_the_same_bits_with_two_threads(tmp_path: Path) -> None:
+def test_rows_have_the_same_bits_with_two_threads(tmp_path: Path) -> None:
     # In a process of its own: how MKL rounds is settled at its first use.
     sizes = {"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
     command = [sys.executable, "-c", PROGRAM, str(write_tiny_llm(tmp_path, **sizes))]

@@ -14,6 +14,11 @@ from engine.llm.sequence import Sequence
 from engine.llm.step_cost import StepCost, StepShape
 
 
+# A reader that holds so much unread text needs no more of it now; what a step in flight adds on top
+# stays within the 0.6 s that the gateway's pacer holds at most.
+MAX_LEAD_S = 0.5
+
+
 class Planner:
     """Preempts at once (that is a decision, not a reservation); everything else stays a
     reservation in the builder that it returns."""
@@ -50,12 +55,13 @@ class Planner:
         return builder
 
     def _choose_decodes(self, now: float, max_rows: int) -> list[Sequence]:
-        """All that decode. Where they do not fit the step's time, the readers with the most
-        unsent text go without; nobody does who would then have less than one step's."""
+        """All that decode, but for those whose readers are ``MAX_LEAD_S`` behind already. Where they
+        do not fit the step's time, the readers with the most unsent text go without; nobody does
+        who would then have less than one step's."""
         decodes = []
         for sequence in self._roster.running.values():
             sequence.update_laxity(now)
-            if sequence.num_to_compute == 1:
+            if sequence.num_to_compute == 1 and sequence.laxity_s <= MAX_LEAD_S:
                 decodes.append(sequence)
         decodes = decodes[:max_rows]
         for laxest in sorted(decodes, key=lambda sequence: sequence.laxity_s, reverse=True):

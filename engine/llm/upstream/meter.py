@@ -87,4 +87,5 @@ class UpstreamMeter:
             step_p50_s=0.0,
             step_p99_s=0.0,
             histograms={name: h.cumulative() for name, h in self._histograms.items()},
+            histogram_sums={name: h.sum for name, h in self._histograms.items()},
         )

@@ -67,7 +67,7 @@ class Stages:
         """Say that the model is ready, then serve until the host says to finish.
 
         Raises:
-            StepFailed: everybody was answered with an error.
+            StepFailed: all that ever ran was answered with an error.
         """
         self._outgoing.put(self._ready)
         tokenising = [("tokenising", self._tokenising.work_forever)] * TOKENISING_THREADS

@@ -22,7 +22,8 @@ FULL_WAIT_S = 0.01  # for the next stage, before it looks for cancels again
 
 
 class StepFailed(Exception):
-    """A step raised; everybody was answered with an error. ``__cause__`` is what it raised."""
+    """A step raised; who ever ran was answered with an error, who only waited is lost with the
+    worker, for the client's side to send again. ``__cause__`` is what it raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Stepping:
         """Step until ``Finish`` was put and everything is answered and sent.
 
         Raises:
-            StepFailed: everything was answered with an error and sent.
+            StepFailed: all that ever ran was answered with an error and sent.
         """
         while not self._is_done():
             steps_before = self._runner.num_steps

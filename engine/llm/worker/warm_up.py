@@ -76,4 +76,5 @@ class WarmUp:
             start_position=start,
             blocks=range(first_block, first_block + num_blocks),
             num_logits=1,
+            is_prompt=num_tokens > 1,
         )

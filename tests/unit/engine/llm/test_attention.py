@@ -17,9 +17,13 @@ CPU = torch.device("cpu")
 SIZE = 4
 
 
-def group(start: int, num_tokens: int, blocks: list[int]) -> RowGroup:
+def group(start: int, num_tokens: int, blocks: list[int], *, is_prompt: bool = False) -> RowGroup:
     return RowGroup(
-        token_ids=[0] * num_tokens, start_position=start, blocks=blocks, num_logits=num_tokens
+        token_ids=[0] * num_tokens,
+        start_position=start,
+        blocks=blocks,
+        num_logits=num_tokens,
+        is_prompt=is_prompt,
     )
 
 
@@ -49,8 +53,9 @@ GROUPS = [
     group(17, 1, [1, 2, 3, 4, 5]),
     group(18, 1, [30, 2, 3, 4, 31]),  # shares three blocks with the one before
     group(6, 5, [10, 11, 12]),
-    group(0, 30, list(range(40, 48))),
-    group(90, 70, list(range(60, 20, -1))),
+    group(0, 30, list(range(40, 48)), is_prompt=True),
+    group(31, 1, list(range(40, 48)), is_prompt=True),
+    group(90, 70, list(range(60, 20, -1)), is_prompt=True),
 ]
 
 

@@ -96,13 +96,27 @@ def test_rates_fall_to_zero_when_a_worker_says_nothing_more() -> None:
 
 def test_counters_and_histograms_go_on_where_the_last_worker_ended() -> None:
     log = GaugeLog()
-    log.add(gauges(tokens=10, steps=4, running=2, histograms={"step_s": (1, 4)}), 1.0)
+    first = gauges(
+        tokens=10,
+        steps=4,
+        running=2,
+        histograms={"step_s": (1, 4)},
+        histogram_sums={"step_s": 2.5},
+    )
+    log.add(first, 1.0)
     log.end_worker()
     statistics = log.statistics(None, 2.0)
     assert (statistics.tokens, statistics.steps, statistics.running) == (10, 4, 0)
     assert statistics.histograms == {"step_s": (1, 4)}
+    assert statistics.histogram_sums == {"step_s": 2.5}
     log.end_worker()  # one that never said anything
-    log.add(gauges(tokens=5, histograms={"step_s": (2, 2), "queue_s": (1,)}), 3.0)
+    second = gauges(
+        tokens=5,
+        histograms={"step_s": (2, 2), "queue_s": (1,)},
+        histogram_sums={"step_s": 0.5, "queue_s": 0.25},
+    )
+    log.add(second, 3.0)
     statistics = log.statistics(READY, 3.0)
     assert (statistics.tokens, statistics.tokens_per_s) == (15, 0.0)
     assert statistics.histograms == {"step_s": (3, 6), "queue_s": (1,)}
+    assert statistics.histogram_sums == {"step_s": 3.0, "queue_s": 0.25}

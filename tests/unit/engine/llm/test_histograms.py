@@ -14,12 +14,14 @@ def test_counts_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
     for value in (0.5, 1.0, 1.5, 9.0):
         histogram.observe(value)
     assert histogram.cumulative() == (2, 3, 4)
+    assert histogram.sum == 12.0
 
 
 def test_a_value_may_count_several_times() -> None:
     histogram = Histogram((1.0,))
-    histogram.observe(0.0, 3)
+    histogram.observe(0.5, 3)
     assert histogram.cumulative() == (3, 3)
+    assert histogram.sum == 1.5
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,18 @@ def test_loaded_model_says_what_it_is_and_what_a_cache_takes(folder: Path) -> No
     assert loaded.bytes_per_block(16) == 2 * 16 * 2 * 2 * 16 * 4
     assert PagedModel(loaded, 3, 16).bytes_per_block == loaded.bytes_per_block(16)
     assert 0 < loaded.memory_for_cache(0.1) < loaded.memory_for_cache(0.5)
+
+
+@pytest.mark.skipif(not is_int8_supported(), reason="torch has no int8 kernels here")
+@pytest.mark.parametrize("chunks", [[1] * 100, [7, 1, 30, 62], [31, 33, 36], [95, 5]])
+def test_prompt_has_the_same_bits_however_it_is_cut(folder: Path, chunks: list[int]) -> None:
+    # The scheduler cuts by time, so by company; int8 rounding makes a last bit a logit's tenth.
+    loaded, tokens = load(folder, "int8"), prompt(100)
+    model = PagedModel(loaded, 16, SIZE)
+    logits, start = [], 0
+    for size in chunks:
+        piece = group(tokens[: start + size], list(range(16)), start)
+        logits.append(model.execute([replace(piece, is_prompt=True)]))
+        start += size
+    whole = replace(group(tokens, list(range(16))), is_prompt=True)
+    assert torch.equal(torch.cat(logits), PagedModel(loaded, 16, SIZE).execute([whole]))

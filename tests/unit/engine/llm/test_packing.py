@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.llm.packing import (
     MAX_CALL_TOKENS,
-    MAX_EXACT_TOKENS,
-    MAX_QUERY_TOKENS,
+    WINDOW_TOKENS,
     PackedStep,
     RowGroup,
     pack,
@@ -22,6 +23,10 @@ CPU = torch.device("cpu")
 def group(start: int, num_tokens: int, blocks: list[int], num_logits: int = 1) -> RowGroup:
     tokens = tuple(range(100 + start, 100 + start + num_tokens))
     return RowGroup(token_ids=tokens, start_position=start, blocks=blocks, num_logits=num_logits)
+
+
+def prompt(start: int, num_tokens: int, blocks: list[int]) -> RowGroup:
+    return replace(group(start, num_tokens, blocks), is_prompt=True)
 
 
 def packed(*groups: RowGroup) -> PackedStep:
@@ -71,20 +76,28 @@ def test_blocks_beyond_the_step_are_not_read() -> None:
 
 def test_drafts_are_attended_one_by_one_as_wide_as_alone() -> None:
     step = packed(group(6, 4, [1, 2, 3], num_logits=4))
-    assert [(span.rows, span.length, span.is_chunk) for span in step.spans] == [
+    assert [(span.rows, span.length, span.is_window) for span in step.spans] == [
         (slice(0, 2), 2 * SIZE, False),
         (slice(2, 4), 3 * SIZE, False),
     ]
     assert [span.num_tables for span in step.spans] == [1, 1]
 
 
-def test_long_chunk_attends_in_pieces() -> None:
-    num_tokens = 2 * MAX_QUERY_TOKENS + 3
-    step = packed(group(5, num_tokens, list(range(50))))
-    assert [span.rows.stop - span.rows.start for span in step.spans] == [64, 64, 3]
-    assert all(span.is_chunk for span in step.spans)
-    assert [span.length for span in step.spans] == [72, 136, 136]
+def test_prompt_attends_in_windows_that_no_cut_moves() -> None:
+    num_tokens = 2 * WINDOW_TOKENS + 3
+    step = packed(prompt(5, num_tokens, list(range(50))))
+    assert [span.rows.stop - span.rows.start for span in step.spans] == [27, 32, 8]
+    assert [span.first_row for span in step.spans] == [5, 0, 0]
+    assert all(span.is_window for span in step.spans)
+    assert [tuple(span.mask.shape) for span in step.spans] == [(32, 32), (32, 64), (32, 96)]
     assert step.positions.tolist() == list(range(5, 5 + num_tokens))
+
+
+def test_window_of_a_prompt_hides_what_comes_after_each_of_its_places() -> None:
+    (span,) = packed(prompt(WINDOW_TOKENS + 3, 1, list(range(9)))).spans
+    assert span.first_row == 3
+    assert torch.isfinite(span.mask).sum(1).tolist() == list(range(33, 65))
+    assert span.blocks.tolist() == [*range(9), *[0] * 7]  # the table ends before the window
 
 
 def test_calls_stay_small_enough_for_the_processors_cache() -> None:
@@ -105,7 +118,6 @@ def test_widths_are_few_and_waste_at_most_a_third() -> None:
     assert all(n <= padded_width(n) < 1.5 * n for n in range(3, 257))
 
 
-def test_few_tokens_are_no_chunk() -> None:
-    blocks = list(range(8))
-    assert not any(span.is_chunk for span in packed(group(0, MAX_EXACT_TOKENS, blocks)).spans)
-    assert all(span.is_chunk for span in packed(group(0, MAX_EXACT_TOKENS + 1, blocks)).spans)
+def test_tokens_of_an_answer_are_attended_one_by_one_however_many() -> None:
+    spans = packed(group(0, 20, list(range(8)))).spans
+    assert not any(span.is_window for span in spans)

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from engine.llm.architecture import Rope
+from engine.llm.architecture import Rope, parse_architecture
 from engine.llm.rope import interleave_heads, inverse_frequencies, rotate_, rotations
+from tests.fakes.tiny_llm import tiny_config
 
 pytestmark = pytest.mark.unit
 
@@ -68,3 +73,23 @@ def test_llama3_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
     assert scaled[-1] == plain[-1] / 8
     assert torch.all(scaled <= plain)
     assert torch.all(scaled >= plain / 8)
+
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    "scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3_SCALING], ids=str
+)
+def test_frequencies_are_those_of_transformers(scaling: dict[str, Any] | None) -> None:
+    parameters = {"rope_type": "default", **(scaling or {}), "rope_theta": 5e5}
+    config = tiny_config(head_dim=64, rope_parameters=parameters)
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**config)).inv_freq
+    ours = inverse_frequencies(parse_architecture(config).rope, 64)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0.0)

@@ -193,17 +193,34 @@ def test_a_deadline_is_told_although_the_step_failed() -> None:
     assert finish.reason == "deadline"
 
 
-def test_everybody_can_be_answered_after_a_fault() -> None:
+def test_who_ran_is_answered_after_a_fault_and_who_only_waited_is_left_to_be_sent_again() -> None:
     bench = RunnerBench(max_batch_size=2)
     for key in range(4):
         bench.submit(key, prompt_of(key, 6), greedy(12))
-    bench.step()
+    while bench.scheduler.statistics().running < 2:
+        bench.step()
     bench.tell(bench.runner.fail_all("ref"))
-    for key in range(4):
+    for key in (0, 1):
         finish = bench.received[key].finish
         assert finish is not None
         assert (finish.reason, finish.detail) == ("error", "ref")
+    assert [bench.received[key].finish for key in (2, 3)] == [None, None]
     bench.check_empty()
+
+
+def test_who_was_in_the_step_that_failed_did_not_only_wait() -> None:
+    bench = RunnerBench(max_batch_size=2)
+
+    def fail(groups: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    bench.before_step = fail
+    for key in range(4):
+        bench.submit(key, prompt_of(key, 6), greedy(12))
+    with pytest.raises(RuntimeError):
+        bench.step()
+    bench.tell(bench.runner.fail_all("ref"))
+    assert [key for key in range(4) if bench.received[key].finish is not None] == [0]
 
 
 @pytest.mark.parametrize(

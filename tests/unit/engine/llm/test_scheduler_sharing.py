@@ -6,7 +6,8 @@ import pytest
 
 from engine.llm.scheduler import SchedulerConfig
 from engine.llm.scheduling.fair_share import FairShare
-from engine.llm.sequence import Sequence
+from engine.llm.scheduling.planner import MAX_LEAD_S
+from engine.llm.sequence import RELEASE_VALID_S, Sequence
 from tests.fakes.llm_simulator import FakeStepCost, Simulator
 
 pytestmark = pytest.mark.unit
@@ -93,7 +94,7 @@ def test_laxity_costs_nothing_while_there_is_time() -> None:
     sequences = running(sim, 4)
     sim.run_until(sim.now + 0.3)
     for sequence in sequences:
-        sim.scheduler.set_release(sequence.key, 0, 30.0, sim.now)
+        sim.scheduler.set_release(sequence.key, len(sequence.output_ids) - 10, 30.0, sim.now)
     assert len(planned_keys(sim)) == 4
 
 
@@ -102,8 +103,29 @@ def test_somebody_runs_even_if_everybody_has_unsent_text() -> None:
     sequences = running(sim, 3)
     sim.run_until(sim.now + 0.3)
     for sequence in sequences:
-        sim.scheduler.set_release(sequence.key, 0, 1.0, sim.now)
+        sim.scheduler.set_release(sequence.key, len(sequence.output_ids) - 10, 30.0, sim.now)
     assert len(planned_keys(sim)) == 1
+
+
+def test_nobody_runs_further_ahead_of_its_reader_than_the_lead() -> None:
+    sim = Simulator()
+    ahead, stalled = running(sim, 2)
+    sim.run_until(sim.now + 0.3)
+    released = len(ahead.output_ids) - 20
+    sim.scheduler.set_release(ahead.key, released, 30.0, sim.now)
+    sim.scheduler.set_release(stalled.key, len(stalled.output_ids) - 1, 0.0, sim.now)
+    assert sim.step() is None
+    sim.now += 20 / 30 - MAX_LEAD_S + 0.01
+    assert planned_keys(sim) == {ahead.key}
+
+
+def test_a_reader_of_whom_nothing_is_heard_any_more_is_served() -> None:
+    sim = Simulator()
+    [sequence] = running(sim, 1)
+    sim.scheduler.set_release(sequence.key, 0, 0.0, sim.now)
+    assert sim.step() is None
+    sim.now += RELEASE_VALID_S + 0.01
+    assert planned_keys(sim) == {sequence.key}
 
 
 def test_right_guesses_are_many_tokens_in_one_step() -> None:

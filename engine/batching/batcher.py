@@ -7,6 +7,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 
+from engine.batching.buckets import ShapeBuckets
 from engine.batching.cost import CostModel
 from engine.batching.counters import Counters
 from engine.batching.deadlines import DeadlineHeap
@@ -44,6 +45,7 @@ class ModelBatcher:
         self.counters = Counters()
         self._model = model
         self._cost = CostModel()
+        self._buckets = ShapeBuckets(self._cost.forget)
         self._policy = BatchPolicy(
             max_batch_size=config.max_batch_size,
             window_s=config.batch_timeout_millis / 1000,
@@ -53,7 +55,7 @@ class ModelBatcher:
         self._live: dict[int, Entry] = {}
         self._deadlines = DeadlineHeap(self._live)
         self._dispatcher = Dispatcher(
-            model, self._policy, self._cost, self.counters, self._live, self._answer
+            model, config, self._policy, self._cost, self.counters, self._live, self._answer
         )
         self._lanes: dict[int, BatcherLane] = {}
         self._lane_ids = itertools.count()
@@ -106,7 +108,14 @@ class ModelBatcher:
     def offer(self, lane: BatcherLane, item: Item) -> None:
         self._check_acceptable(lane, item)
         now = asyncio.get_running_loop().time()
-        entry = Entry(key=next(self._keys), lane_id=lane.id, item=item, offered_at=now)
+        entry = Entry(
+            key=next(self._keys),
+            lane_id=lane.id,
+            item=item,
+            offered_at=now,
+            bucket=self._buckets.number(item.meta),
+        )
+        self._policy.note_demand(len(self._live) + 1, now)
         displaced = self._policy.offer(entry)
         self.counters.accepted += 1
         self._live[entry.key] = lane.entries[item.id] = entry
@@ -141,13 +150,13 @@ class ModelBatcher:
         self._schedule_pump()
 
     def on_lost(self, keys: Sequence[int], reason: str) -> None:
-        self._dispatcher.take_lost(keys, reason)
+        self._dispatcher.take_lost(keys, reason, asyncio.get_running_loop().time())
         if self._unavailable is not None:
             self._fail_waiting()
         self._schedule_pump()
 
     def on_batch(self, size: int, run_s: float) -> None:
-        self._cost.observe_run(size, run_s)
+        self.counters.run_s += run_s
 
     def on_unavailable(self, reason: str, retry_at: float | None) -> None:
         self._unavailable, self._retry_at = reason, retry_at
@@ -210,8 +219,9 @@ class ModelBatcher:
     def _pump(self, now: float) -> None:
         while (key := self._deadlines.pop_due(now)) is not None:
             self._answer(self._live[key], Dropped(DropReason.DEADLINE))
+        overdue_at = self._dispatcher.fail_overdue(now)
         closes_at = self._dispatcher.dispatch(now) if self._unavailable is None else None
-        self._set_timer(closes_at, self._deadlines.nearest())
+        self._set_timer(closes_at, overdue_at, self._deadlines.nearest())
 
     def _set_timer(self, *times: float | None) -> None:
         """Never later than the next thing due. One that fires too early only looks again, which

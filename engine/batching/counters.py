@@ -13,7 +13,8 @@ class Counters:
     """``accepted == answered + in flight`` at every moment; counters only grow.
 
     ``batches`` counts dispatches, ``retried`` items that ran again alone, ``discarded`` late
-    answers to items that had been given up while a worker held them.
+    answers to items that had been given up while a worker held them, ``run_s`` the seconds that
+    batches ran, all workers together.
     """
 
     accepted: int = 0
@@ -24,6 +25,7 @@ class Counters:
     batches: int = 0
     retried: int = 0
     discarded: int = 0
+    run_s: float = 0.0
 
     @property
     def answered(self) -> int:

@@ -27,9 +27,12 @@ class DeadlineHeap:
 
     def add(self, entry: Entry) -> None:
         """Watch ``entry``; without a deadline it never expires."""
-        if entry.item.deadline is None:
-            return
-        heapq.heappush(self._heap, (entry.item.deadline, entry.key))
+        if entry.item.deadline is not None:
+            self.watch(entry.key, entry.item.deadline)
+
+    def watch(self, key: int, due_at: float) -> None:
+        """Let ``key`` come up at ``due_at``."""
+        heapq.heappush(self._heap, (due_at, key))
         if len(self._heap) > self._rebuild_at:
             self._heap = [watched for watched in self._heap if watched[1] in self._live]
             heapq.heapify(self._heap)

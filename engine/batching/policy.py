@@ -1,35 +1,28 @@
 """Which items make the next batch, and when it closes. Pure: ``now`` is an argument.
 
-Fair share is start-time fair queueing (Goyal, Vin, Cheng 1996) inside a priority class: each lane
-carries the virtual time at which its next item starts, the smallest goes first, and an item moves
-it on by ``1 / weight``. A lane that was idle joins at the class's present virtual time: it can
-neither save up turns nor be locked out by lanes that came before it.
+A batch has items of one shape bucket. It closes when it is full, when nobody else is about to
+come, or when its window is over; it takes as many items as can be in time together, up to the
+size beyond which the measured curve says that company does not pay.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections import OrderedDict
-from dataclasses import dataclass
+import math
+from collections import Counter, OrderedDict
 
+from engine.batching.arrivals import ArrivalRate, RecentPeak
 from engine.batching.cost import CostModel
+from engine.batching.fair_share import ClassShare, LaneState
 from engine.errors import Overloaded
 from engine.lane import Entry, RingLane
 from engine.types import LaneSpec, Priority
 
 ACTIVITY_HORIZON_S = 2.0  # a lane is live while its last offer is no older than this
-AGEING_STEP_S = 0.5  # so long a wait lifts a class past the next more urgent one
+# So often a batch is as small as the lane whose turn it is needs, whatever that costs the others:
+# a stream of short deadlines among long batches is not starved.
+TURN_PERIOD_S = 0.1
 _MIN_RETRY_S = 0.05
-
-
-@dataclass(slots=True, eq=False)
-class _LaneState:
-    ring: RingLane
-    share: _ClassShare
-    start: float = 0.0  # virtual time at which the next item starts
-    is_scheduled: bool = False  # has its one entry in the class's heap
-    last_offer_at: float = 0.0
 
 
 class BatchPolicy:
@@ -46,11 +39,15 @@ class BatchPolicy:
         self._window_s = window_s
         self._max_queued = max_queued
         self._cost = cost
-        self._shares = {priority: _ClassShare(priority.rank) for priority in Priority}
-        self._lanes: dict[int, _LaneState] = {}
-        self._backlogged: dict[int, _LaneState] = {}  # lanes that hold something
-        self._recent: OrderedDict[int, _LaneState] = OrderedDict()  # by last offer, oldest first
+        self._shares = {priority: ClassShare(priority.rank) for priority in Priority}
+        self._lanes: dict[int, LaneState] = {}
+        self._backlogged: dict[int, LaneState] = {}  # lanes that hold something
+        self._recent: OrderedDict[int, LaneState] = OrderedDict()  # by last offer, oldest first
+        self._queued: Counter[int] = Counter()  # by bucket; only what is there
         self._num_queued = 0
+        self._rate = ArrivalRate()
+        self._demand: RecentPeak | None = None
+        self._turn_kept_at = -math.inf
 
     @property
     def num_queued(self) -> int:
@@ -61,7 +58,7 @@ class BatchPolicy:
         return len(self._lanes)
 
     def add_lane(self, lane_id: int, spec: LaneSpec) -> None:
-        self._lanes[lane_id] = _LaneState(RingLane(spec), self._shares[spec.priority])
+        self._lanes[lane_id] = LaneState(RingLane(spec), self._shares[spec.priority])
 
     def remove_lane(self, lane_id: int) -> None:
         """Forget the lane and what it still holds."""
@@ -69,7 +66,18 @@ class BatchPolicy:
         self._recent.pop(lane_id, None)
         self._backlogged.pop(lane_id, None)
         lane.share.forget(lane)
-        self._num_queued -= len(lane.ring)
+        while (entry := lane.ring.pop()) is not None:
+            self._count_out(entry)
+
+    def note_demand(self, num_unanswered: int, now: float) -> None:
+        """How many items callers wait for, the one that is about to be offered included.
+
+        Callers who wait for their answers before they ask again never have more than that: once
+        all of it is queued, nobody else will come.
+        """
+        if self._demand is None:
+            self._demand = RecentPeak()
+        self._demand.note(num_unanswered, now)
 
     def offer(self, entry: Entry) -> Entry | None:
         """Queue ``entry`` in its lane; returns the one it displaced, if any.
@@ -80,15 +88,18 @@ class BatchPolicy:
         """
         lane = self._lanes[entry.lane_id]
         # A lane that is not empty may replace what it holds even when the model is full.
-        grows = len(lane.ring) < lane.ring.spec.capacity
-        if grows and self._num_queued >= self._max_queued:
+        if not lane.ring.is_full and self._num_queued >= self._max_queued:
             raise Overloaded(
                 f"the model already has {self._num_queued} items waiting",
                 retry_after_s=self._drain_s(),
             )
         displaced = lane.ring.push(entry)
-        self._num_queued += displaced is None
+        if displaced is not None:
+            self._count_out(displaced)
+        self._queued[entry.bucket] += 1
+        self._num_queued += 1
         self._backlogged[entry.lane_id] = lane
+        self._rate.note(entry.offered_at)
         lane.last_offer_at = entry.offered_at
         self._recent[entry.lane_id] = lane
         self._recent.move_to_end(entry.lane_id)
@@ -98,161 +109,214 @@ class BatchPolicy:
     def cancel(self, entry: Entry) -> bool:
         """Take a queued entry out (withdrawn or expired); False when it is not queued."""
         lane = self._lanes.get(entry.lane_id)
-        if lane is None or lane.ring.remove(entry.key) is None:
+        if lane is None or not lane.ring.remove(entry):
             return False
-        self._num_queued -= 1
-        self._note_taken(lane, entry.lane_id)
+        self._note_taken(lane, entry)
         return True
 
-    def next_batch(self, now: float) -> list[Entry] | None:
-        """Bind the next batch; None while none is due."""
-        limit = self._batch_limit()
-        closes_at = self._closes_at(now, limit)
-        if closes_at is None or now < closes_at:
-            return None
-        # It is too late for some items if the prediction holds. They must not take a viable
-        # one's place; but with nothing else to do they are tried, which also corrects a
-        # prediction that was wrong.
-        viable_after = now + self._cost.predict_answer(1)
-        return self._fill(now, limit, viable_after) or self._fill(now, limit, None)
+    def next_batch(self, now: float, wait_s: float = 0.0) -> list[Entry] | None:
+        """Bind the next batch; None while none is due.
 
-    def next_wakeup(self, now: float) -> float | None:
+        ``wait_s`` is how long the worker that gets it will still be busy with others.
+        """
+        buckets = self._due_buckets(now, wait_s)
+        for bucket in buckets:
+            size = self._size_in_time(now, wait_s, bucket)
+            if size > 0:
+                in_time = now + wait_s + self._cost.predict_answer(size, bucket)
+                batch = self._fill(now, bucket, size, in_time)
+                if batch:
+                    return batch
+        # It is too late for everything, if the predictions hold. With nothing else to do they are
+        # tried all the same, which also corrects a prediction that was wrong.
+        return self._fill(now, buckets[0], self._limit(buckets[0]), None) if buckets else None
+
+    def next_wakeup(self, now: float, wait_s: float = 0.0) -> float | None:
         """When the open batch closes if nothing else happens; None when nothing is queued."""
-        return self._closes_at(now, self._batch_limit())
+        return self._closes_at(now, wait_s)
+
+    def hold_s(self, now: float, wait_s: float) -> float:
+        """How long to leave the room behind a running batch empty; ``wait_s``: see ``next_batch``.
+
+        Not at all as long as what is queued is well in time: early binding hides the preparation,
+        and giving it up costs 15 % where a model shares its core with its worker's other threads
+        (``loadtest.bench_path``). But when deadlines are near, items that are bound early only
+        grow old behind the running batch, and fresher ones miss it: then the next is bound just
+        before the worker is free.
+        """
+        leads, answers = [], []
+        for bucket, count in self._queued.items():
+            size = min(count, self._limit(bucket))
+            leads.append(self._cost.lead_s(size, bucket))
+            answers.append(self._cost.predict_answer(size, bucket))
+        hold_s = wait_s - max(leads, default=wait_s)
+        if hold_s <= 0:
+            return 0.0
+        # One answer more, because the batch after this one will be bound as this one runs.
+        in_time = now + wait_s + 2 * max(answers)
+        heads = (lane.ring.head() for lane in self._backlogged.values())
+        is_pressed = any(head is not None and head.is_late(in_time) for head in heads)
+        return hold_s if is_pressed else 0.0
 
     def check_integrity(self) -> None:
         """Assert that the sums and indexes agree; for tests."""
         assert self._num_queued == sum(len(lane.ring) for lane in self._lanes.values())
+        assert self._num_queued == self._queued.total()
+        assert all(count > 0 for count in self._queued.values())
         assert self._backlogged == {i: ln for i, ln in self._lanes.items() if len(ln.ring) > 0}
         assert self._recent.keys() <= self._lanes.keys()
         assert all(lane.is_scheduled for lane in self._backlogged.values())
 
-    def _batch_limit(self) -> int:
-        return min(self._max_batch_size, self._cost.best_batch_size(self._max_batch_size))
+    # --- when
 
-    def _drain_s(self) -> float:
-        limit = self._batch_limit()
-        return max(_MIN_RETRY_S, self._num_queued / limit * self._cost.predict(limit))
+    def _due_buckets(self, now: float, wait_s: float) -> list[int]:
+        """Buckets to make a batch of now, best first; empty while none is due."""
+        if self._num_queued == 0:
+            return []
+        full = [b for b, count in self._queued.items() if count >= self._limit(b)]
+        if not full and now < (self._closes_at(now, wait_s) or now):
+            return []
+        buckets = full or list(self._queued)
+        buckets.sort(key=self._queued.__getitem__, reverse=True)
+        head = self._most_urgent(now).head().ring.head()
+        assert head is not None
+        is_due = not full or now >= self._window_end(now)
+        if is_due or head.bucket in full:
+            buckets = [head.bucket, *(bucket for bucket in buckets if bucket != head.bucket)]
+        return buckets
 
-    def _closes_at(self, now: float, limit: int) -> float | None:
+    def _closes_at(self, now: float, wait_s: float) -> float | None:
+        if self._num_queued == 0:
+            return None
+        is_full = any(count >= self._limit(bucket) for bucket, count in self._queued.items())
+        if is_full or self._is_everybody_in(now):
+            return now
+        # Fewer lanes than one batch has items: this stays short.
+        closes_at = self._window_end(now)
+        for lane in self._backlogged.values():
+            deadline = lane.ring.nearest_deadline()
+            if deadline is not None:
+                head = lane.ring.head()
+                assert head is not None
+                size = self._queued[head.bucket]
+                answer_s = self._cost.predict_answer(size, head.bucket)
+                closes_at = min(closes_at, deadline - wait_s - answer_s)
+        return closes_at
+
+    def _window_end(self, now: float) -> float:
         """The window starts with the item that has waited longest, not with this question: a
         steady trickle cannot postpone the batch, and what waited for a worker goes at once.
         """
-        if self._num_queued == 0:
-            return None
-        if self._num_queued >= limit or self._holds_every_live_lane(now):
-            return now
-        # Fewer lanes than one batch has items: this stays short.
-        rings = [lane.ring for lane in self._backlogged.values()]
-        opened_at = min(ring.waiting_since for ring in rings if ring.waiting_since is not None)
-        deadlines = [
-            deadline for ring in rings if (deadline := ring.nearest_deadline()) is not None
-        ]
-        closes_at = opened_at + self._window_s
-        if deadlines:
-            closes_at = min(closes_at, min(deadlines) - self._cost.predict_answer(self._num_queued))
-        return closes_at
+        opened_at = self._waiting_since()
+        rate = self._rate.per_second(now)
+        if rate is None:
+            return opened_at + self._window_s
+        if rate * self._window_s < 1.0:
+            return opened_at  # no company is to be expected
+        bucket, count = self._queued.most_common(1)[0]
+        return opened_at + min(self._window_s, (self._limit(bucket) - count) / rate)
 
-    def _holds_every_live_lane(self, now: float) -> bool:
+    def _waiting_since(self) -> float:
+        waits = (lane.ring.waiting_since for lane in self._backlogged.values())
+        return min(wait for wait in waits if wait is not None)
+
+    def _is_everybody_in(self, now: float) -> bool:
         """Nobody else is about to offer: waiting would only cost time."""
+        if self._demand is not None and self._num_queued >= self._demand.value(now):
+            return True
         horizon = now - ACTIVITY_HORIZON_S
         while self._recent:
             lane_id, lane = next(iter(self._recent.items()))
             if lane.last_offer_at >= horizon:
                 break
             del self._recent[lane_id]
-        return len(self._recent) <= sum(lane_id in self._recent for lane_id in self._backlogged)
+        full = sum(
+            lane_id in self._recent and lane.ring.is_full
+            for lane_id, lane in self._backlogged.items()
+        )
+        return len(self._recent) <= full
 
-    def _fill(self, now: float, limit: int, viable_after: float | None) -> list[Entry]:
+    # --- how many
+
+    def _limit(self, bucket: int) -> int:
+        return self._cost.best_batch_size(self._max_batch_size, bucket)
+
+    def _drain_s(self) -> float:
+        """How long the workers take for what is queued."""
+        drain_s = _MIN_RETRY_S
+        for bucket, count in self._queued.items():
+            limit = self._limit(bucket)
+            drain_s += count / limit * self._cost.predict(limit, bucket)
+        return drain_s
+
+    def _size_in_time(self, now: float, wait_s: float, bucket: int) -> int:
+        """The largest batch whose items can all be answered in time together; 0 if not even one.
+
+        Up to the limit a larger batch has the better throughput, so this gives up the few whose
+        deadline is so near that they would make it small.
+        """
+        deadlines = heapq.nlargest(
+            self._limit(bucket),
+            (
+                _deadline(entry)
+                for lane in self._backlogged.values()
+                for entry in lane.ring.entries(bucket)
+            ),
+        )
+        begins_at = now + wait_s
+        size = self._num_in_time(deadlines, begins_at, bucket)
+        if size > 1 and now - self._turn_kept_at >= TURN_PERIOD_S:
+            self._turn_kept_at = now
+            lane = self._most_urgent(now).head()
+            latest = max(map(_deadline, lane.ring.entries(bucket)), default=math.inf)
+            size = self._num_in_time([latest] * size, begins_at, bucket) or size
+        return size
+
+    def _num_in_time(self, deadlines: list[float], begins_at: float, bucket: int) -> int:
+        """How many of these, the latest first, can be in time as one batch."""
+        for size, deadline in enumerate(deadlines, start=1):
+            if deadline <= begins_at + self._cost.predict_answer(size, bucket):
+                return size - 1
+        return len(deadlines)
+
+    # --- which
+
+    def _fill(self, now: float, bucket: int, size: int, viable_after: float | None) -> list[Entry]:
         batch: list[Entry] = []
-        unfit: list[_LaneState] = []  # hold nothing viable
-        while len(batch) < limit:
+        unfit: list[LaneState] = []  # hold nothing viable of this bucket
+        while len(batch) < size and any(share.has_work() for share in self._shares.values()):
             share = self._most_urgent(now)
-            if share is None:
-                break
             lane = share.pop()
-            entry = lane.ring.pop() if viable_after is None else lane.ring.pop_viable(viable_after)
+            if viable_after is None:
+                entry = lane.ring.pop(bucket)
+            else:
+                entry = lane.ring.pop_viable(viable_after, bucket)
             if entry is None:
                 unfit.append(lane)
                 continue
             share.charge(lane, now)
             batch.append(entry)
-            self._num_queued -= 1
-            self._note_taken(lane, entry.lane_id)
+            self._note_taken(lane, entry)
         for lane in unfit:
-            lane.share.schedule(lane)
+            lane.share.restore(lane)
         return batch
 
-    def _most_urgent(self, now: float) -> _ClassShare | None:
+    def _most_urgent(self, now: float) -> ClassShare:
+        """The caller knows that something is queued."""
         waiting = [share for share in self._shares.values() if share.has_work()]
-        return min(waiting, key=lambda share: share.urgency(now), default=None)
+        return min(waiting, key=lambda share: share.urgency(now))
 
-    def _note_taken(self, lane: _LaneState, lane_id: int) -> None:
+    def _note_taken(self, lane: LaneState, entry: Entry) -> None:
+        self._count_out(entry)
         if len(lane.ring) == 0:
-            self._backlogged.pop(lane_id, None)
+            self._backlogged.pop(entry.lane_id, None)
+
+    def _count_out(self, entry: Entry) -> None:
+        self._num_queued -= 1
+        self._queued[entry.bucket] -= 1
+        if self._queued[entry.bucket] == 0:
+            del self._queued[entry.bucket]
 
 
-class _ClassShare:
-    """Fair share between the lanes of one priority class."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._virtual_time = 0.0
-        self._latest_finish = 0.0  # of any item served so far
-        self._heap: list[tuple[float, int, _LaneState]] = []  # (start, order of joining, lane)
-        self._order = itertools.count()
-        self._waiting_since: float | None = None  # last served, or first offered since
-
-    def has_work(self) -> bool:
-        """Drops lanes that were emptied otherwise (cancelled, expired) off the top.
-
-        Such an entry stays until it reaches the top. The virtual time has not passed its start
-        until then, so a lane that fills up again in between keeps its rightful place.
-        """
-        while self._heap and len(self._heap[0][2].ring) == 0:
-            heapq.heappop(self._heap)[2].is_scheduled = False
-        if not self._heap:
-            # An idle class forgives: whoever comes next starts level with everybody else.
-            self._virtual_time = self._latest_finish
-        return bool(self._heap)
-
-    def urgency(self, now: float) -> float:
-        """Smaller is more urgent. A class that is not served rises by one rank per ageing step.
-
-        It is the wait of the class and not of its oldest item: replacing frames would reset the
-        latter for ever, and a long backlog that has aged would shut out the urgent class.
-        """
-        waiting_since = now if self._waiting_since is None else self._waiting_since
-        return self._rank - (now - waiting_since) / AGEING_STEP_S
-
-    def join(self, lane: _LaneState, now: float) -> None:
-        """The lane holds something."""
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if not lane.is_scheduled:
-            self.schedule(lane)
-
-    def schedule(self, lane: _LaneState) -> None:
-        lane.start = max(lane.start, self._virtual_time)
-        lane.is_scheduled = True
-        heapq.heappush(self._heap, (lane.start, next(self._order), lane))
-
-    def pop(self) -> _LaneState:
-        lane = heapq.heappop(self._heap)[2]
-        lane.is_scheduled = False
-        return lane
-
-    def charge(self, lane: _LaneState, now: float) -> None:
-        """The lane, just popped, was served one item."""
-        self._virtual_time = lane.start
-        lane.start += 1.0 / lane.ring.spec.weight
-        self._latest_finish = max(self._latest_finish, lane.start)
-        if len(lane.ring) > 0:
-            self.schedule(lane)
-        # Only a service ends the wait: expiring and offering again must not.
-        self._waiting_since = now if self.has_work() else None
-
-    def forget(self, lane: _LaneState) -> None:
-        """The lane is closed. O(lanes), so that the heap never holds more than live lanes."""
-        self._heap = [scheduled for scheduled in self._heap if scheduled[2] is not lane]
-        heapq.heapify(self._heap)
+def _deadline(entry: Entry) -> float:
+    return math.inf if entry.item.deadline is None else entry.item.deadline

@@ -1,13 +1,15 @@
 """llama.cpp's own server through xllamacpp.
 
-``python -m loadtest.peers.llama_cpp MODEL.gguf SLOTS`` prints its address, then llama.cpp's line
-about the instruction sets in use, and serves until its standard input ends. One compute thread,
-continuous batching, no prompt cache between requests.
+``python -m loadtest.peers.llama_cpp MODEL.gguf SLOTS`` prints its address, then a line with its
+settings and llama.cpp's own about the instruction sets in use, and serves until its standard input
+ends. One compute thread, continuous batching, no prompt cache between requests.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 TOKENS_PER_SLOT = 256
 
@@ -28,7 +30,10 @@ def main() -> None:
     server = xllamacpp.Server(parameters)
     print(server.listening_address, flush=True)
     print(
-        xllamacpp.print_system_info() if hasattr(xllamacpp, "print_system_info") else "", flush=True
+        f"xllamacpp {version('xllamacpp')}, {Path(sys.argv[1]).name}, n_threads 1, "
+        f"n_parallel {slots}, n_ctx {parameters.n_ctx}, n_batch {parameters.n_batch}, "
+        f"cont_batching; {xllamacpp.get_system_info()}",
+        flush=True,
     )
     sys.stdin.read()
 

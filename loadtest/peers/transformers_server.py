@@ -1,9 +1,9 @@
 """Static batching over transformers, as one would serve it without an engine.
 
-``python -m loadtest.peers.transformers_server MODEL_FOLDER`` prints its address and serves
-``POST /v1/completions`` (SSE) until its standard input ends. Requests that wait are gathered for
-20 ms, padded on the left and generated together; a row that is done keeps its place until the
-batch ends, which is what ``generate`` does. Weights are fp32, one thread.
+``python -m loadtest.peers.transformers_server MODEL_FOLDER`` prints its address and its settings,
+and serves ``POST /v1/completions`` (SSE) until its standard input ends. Requests that wait are
+gathered for 20 ms, padded on the left and generated together; a row that is done keeps its place
+until the batch ends, which is what ``generate`` does. Weights are fp32, one thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
@@ -46,6 +47,10 @@ class StaticBatcher:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._model.eval()  # type: ignore[no-untyped-call]
+        self.description = (
+            f"transformers {version('transformers')}, torch {torch.__version__}, fp32, 1 thread, "
+            f"static batches of up to {MAX_BATCH}, {torch.backends.cpu.get_cpu_capability()}"
+        )
         self.waiting: asyncio.Queue[Request] = asyncio.Queue(maxsize=MAX_WAITING)
 
     async def run(self) -> None:
@@ -126,7 +131,8 @@ async def serve(folder: str) -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    print(f"http://127.0.0.1:{port}", flush=True)
+    print(f"http://127.0.0.1:{port}")
+    print(batcher.description, flush=True)
     running = asyncio.create_task(batcher.run(), name="batcher")
     await asyncio.to_thread(sys.stdin.read)
     running.cancel()

@@ -34,7 +34,7 @@ class PolicyMachine(RuleBasedStateMachine):
     def build(self, max_batch_size: int, run_s: float) -> None:
         cost = CostModel()
         if run_s:
-            cost.observe_run(1, run_s)
+            cost.seed({1: run_s, 8: 2 * run_s})
         self.max_batch_size = max_batch_size
         self.policy = BatchPolicy(
             max_batch_size=max_batch_size, window_s=WINDOW_S, max_queued=MAX_QUEUED, cost=cost
@@ -62,8 +62,13 @@ class PolicyMachine(RuleBasedStateMachine):
             self.policy.remove_lane(lane_id)
             self.queued = {k: e for k, e in self.queued.items() if e.lane_id != lane_id}
 
-    @rule(data=st.data(), budget_s=st.one_of(st.none(), st.sampled_from([0.001, 0.05, 10.0])))
-    def offer(self, data: st.DataObject, budget_s: float | None) -> None:
+    @rule(
+        data=st.data(),
+        budget_s=st.one_of(st.none(), st.sampled_from([0.001, 0.05, 10.0])),
+        bucket=st.integers(0, 2),
+        demand=st.integers(1, 20),
+    )
+    def offer(self, data: st.DataObject, budget_s: float | None, bucket: int, demand: int) -> None:
         if not self.lanes:
             return
         self.next_id += 1
@@ -73,7 +78,9 @@ class PolicyMachine(RuleBasedStateMachine):
             lane_id=data.draw(st.sampled_from(self.lanes)),
             item=Item(id=self.next_id, payload=b"", deadline=deadline),
             offered_at=self.now,
+            bucket=bucket,
         )
+        self.policy.note_demand(demand, self.now)
         try:
             displaced = self.policy.offer(entry)
         except Overloaded:
@@ -102,10 +109,11 @@ class PolicyMachine(RuleBasedStateMachine):
         oldest = min((entry.offered_at for entry in self.queued.values()), default=self.now)
         batch = self.policy.next_batch(self.now)
         if batch is None:
-            assert before < self.max_batch_size
+            assert before < 3 * self.max_batch_size
             assert self.now < oldest + WINDOW_S
             return
         assert 1 <= len(batch) <= self.max_batch_size
+        assert len({entry.bucket for entry in batch}) == 1
         for entry in batch:
             assert self.queued.pop(entry.key) is entry
 

@@ -274,7 +274,7 @@ async def test_closing_a_lane_cancels_what_it_has_everywhere() -> None:
 @virtual_time
 async def test_a_lane_that_closes_lets_the_others_batch_go() -> None:
     bench = ModelBench(window_ms=1000.0, prefetch=9)
-    first, second = bench.lane(), bench.lane()
+    first, second = [bench.lane(Policy.LATEST, capacity=1) for _ in range(2)]
     bench.offer(first)
     bench.offer(second)
     await settle()
@@ -299,7 +299,7 @@ async def test_emit_may_offer_cancel_and_close() -> None:
     bench.reactions = {ids[0]: cancel_and_offer, ids[1]: lane.close}
     await settle()
     bench.executor.finish()
-    await settle()
+    await run_until(0.01)
     bench.executor.finish()
     answers = bench.outcomes()
     assert isinstance(answers[ids[0]], Result)

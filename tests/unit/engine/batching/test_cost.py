@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from engine.batching.cost import CostModel
@@ -16,16 +18,59 @@ def seeded(shape: dict[int, float]) -> CostModel:
     return cost
 
 
-def test_nothing_measured_predicts_nothing_and_limits_nothing() -> None:
+def live(cost: CostModel, run_s: Callable[[int], float], bucket: int = 0) -> list[int]:
+    """Batches as large as the model wants, until it has settled; returns their sizes."""
+    sizes = []
+    for _ in range(30):
+        sizes.append(cost.best_batch_size(32, bucket))
+        cost.observe_run(sizes[-1], run_s(sizes[-1]), bucket)
+    return sizes
+
+
+def test_nothing_measured_predicts_nothing_and_begins_with_one() -> None:
     cost = CostModel()
     assert cost.predict(4) == cost.predict_answer(4) == 0.0
-    assert cost.best_batch_size(32) == 32
+    assert cost.best_batch_size(32) == 1
 
 
-def test_an_empty_warm_up_limits_nothing() -> None:
-    cost = seeded({})
-    cost.observe_run(1, 0.01)
-    assert cost.best_batch_size(32) == 32
+def test_without_a_warm_up_sizes_are_explored_as_long_as_they_pay() -> None:
+    sizes = live(seeded({}), lambda size: 0.005 + 0.0005 * size)
+    assert sizes == [size for size in (1, 2, 4, 8, 16, 32) for _ in range(3)] + [32] * 12
+    assert set(live(seeded({}), lambda size: 0.020 * size)) == {1, 2}
+    assert live(seeded({}), lambda size: 0.020 * size)[-1] == 1
+
+
+def test_buckets_have_curves_of_their_own() -> None:
+    cost = seeded(CPU)
+    live(cost, lambda size: 0.005 + 0.0005 * size, bucket=1)
+    assert cost.best_batch_size(8, bucket=1) == 8
+    assert cost.predict(8, bucket=1) == pytest.approx(0.009)
+    assert cost.best_batch_size(8) == 1
+    cost.forget(1)
+    assert cost.best_batch_size(8, bucket=1) == 1
+
+
+def test_a_warm_up_that_was_wrong_about_company_is_corrected_by_mixed_batches() -> None:
+    cost = seeded({1: 0.005, 2: 0.010, 4: 0.020, 8: 0.040})
+    for step in range(200):
+        size = (1, 2, 4, 8)[step % 4]
+        cost.observe_run(size, 0.005 + 0.0001 * size)
+    assert cost.best_batch_size(8) == 8
+
+
+def test_one_odd_batch_after_the_warm_up_moves_neither_prediction() -> None:
+    """A first batch that is a hundred times slower must not make everything look hopeless."""
+    cost = seeded(CPU)
+    cost.observe_run(1, 100 * CPU[1])
+    assert cost.predict(1) == cost.predict_answer(1) == pytest.approx(CPU[1])
+
+
+def test_nine_in_ten_batches_keep_the_high_prediction() -> None:
+    cost = seeded(CPU)
+    for number in range(30):
+        cost.observe_run(1, CPU[1] * (1.5 if number % 5 == 0 else 1.0))
+    assert cost.predict(1) == pytest.approx(CPU[1])
+    assert cost.predict_answer(1) == pytest.approx(1.5 * CPU[1])
 
 
 def test_where_batching_costs_the_best_size_is_one() -> None:
@@ -83,13 +128,13 @@ def test_a_run_that_takes_no_time_is_legal() -> None:
 def test_an_answer_takes_its_run_and_what_most_answers_took_beyond() -> None:
     cost = seeded({1: 0.030})
     for _ in range(15):
-        cost.observe_answer(1, 0.070)
+        cost.observe_overhead(0.040)
     assert cost.predict_answer(1) == pytest.approx(0.070)
-    cost.observe_answer(1, 5.0)
+    cost.observe_overhead(5.0)
     assert cost.predict_answer(1) == pytest.approx(0.070)
 
 
 def test_an_answer_faster_than_predicted_adds_nothing() -> None:
     cost = seeded({1: 0.030})
-    cost.observe_answer(1, 0.010)
+    cost.observe_overhead(-0.010)
     assert cost.predict_answer(1) == pytest.approx(0.030)

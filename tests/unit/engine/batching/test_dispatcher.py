@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InternalError, InvalidInput, Quarantined, Unavailable
-from engine.types import Cancelled, Dropped, DropReason, Failed, Result
+from engine.types import Cancelled, Dropped, DropReason, Failed, Policy, Result
 from tests.fakes.model_bench import ModelBench
 from tests.fakes.virtual_time import run_until, settle, virtual_time
 
@@ -29,7 +29,7 @@ async def test_when_the_slab_is_full_the_rest_of_the_batch_goes_first_later() ->
     assert bench.executor.payloads == [[b"1", b"2", b"3"]]
     assert bench.batcher.num_queued == 2
     bench.executor.finish()
-    await settle()
+    await run_until(0.01)
     assert bench.executor.payloads[1:] == [[b"4"], [b"5"]]
 
 
@@ -140,6 +140,106 @@ async def test_an_item_lost_twice_is_quarantined_and_its_neighbours_are_not() ->
     assert isinstance(outcome.error, Quarantined)
     assert isinstance(bench.outcomes()[neighbour], Result)
     assert bench.executor.slab == set()
+
+
+@virtual_time
+async def test_without_retries_a_lost_item_is_dropped_and_not_called_guilty() -> None:
+    bench = ModelBench(config={"max_attempts": 1})
+    lane = bench.lane()
+    ids = [bench.offer(lane), bench.offer(lane)]
+    await settle()
+    bench.executor.kill()
+    assert bench.outcomes() == dict.fromkeys(ids, Dropped(DropReason.WORKER_LOST))
+    assert bench.executor.slab == set()
+
+
+@virtual_time
+async def test_an_item_is_tried_as_often_as_configured() -> None:
+    bench = ModelBench(config={"max_attempts": 4})
+    bench.offer(bench.lane())
+    for _ in range(3):
+        await settle()
+        assert bench.told == []
+        bench.executor.kill()
+        bench.executor.revive()
+    await settle()
+    assert bench.batcher.counters.retried == 3
+    bench.executor.kill()
+    outcome = bench.outcomes()[1]
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Quarantined)
+
+
+@virtual_time
+async def test_what_workers_have_had_for_too_long_is_answered_although_it_has_no_deadline() -> None:
+    bench = ModelBench(config={"run_timeout_s": 30.0})
+    lane = bench.lane()
+    item_id = bench.offer(lane)
+    await run_until(20.0)
+    bench.executor.kill()
+    bench.executor.revive()  # the second attempt does not get another 30 s
+    await run_until(40.0)
+    (when, told_id, outcome) = bench.told[0]
+    assert (when, told_id) == (30.0, item_id)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Unavailable)
+    bench.executor.finish()
+    assert len(bench.told) == 1
+    assert bench.batcher.counters.discarded == 1
+    assert bench.executor.slab == set()
+
+
+@virtual_time
+async def test_waiting_for_a_worker_does_not_count_as_running() -> None:
+    bench = ModelBench(config={"run_timeout_s": 30.0}, max_batch_size=1)
+    lane = bench.lane()
+    for _ in range(2):
+        bench.offer(lane)
+    await run_until(20.0)
+    bench.executor.finish()
+    await run_until(45.0)
+    bench.executor.finish()
+    assert all(isinstance(outcome, Result) for outcome in bench.outcomes().values())
+
+
+@virtual_time
+async def test_an_answer_that_comes_twice_is_told_once() -> None:
+    bench = ModelBench()
+    bench.offer(bench.lane())
+    await settle()
+    key = bench.executor.busy[0].keys[0]
+    bench.executor.finish()
+    bench.batcher.on_done(key, Failed(InternalError()))
+    assert isinstance(bench.outcomes()[1], Result)
+    assert bench.batcher.counters.discarded == 1
+
+
+@virtual_time
+async def test_room_behind_a_running_batch_is_used_at_once_while_deadlines_are_kept() -> None:
+    curve = {1: 0.040}
+    bench = ModelBench(max_batch_size=1, prefetch=1, run_s=0.040, warmup_run_s=curve)
+    lane = bench.lane(Policy.LATEST, capacity=1)
+    bench.offer(lane)
+    await run_until(0.005)
+    bench.offer(lane, budget_s=0.200)
+    await settle()
+    assert bench.executor.payloads == [[b"1"], [b"2"]]
+
+
+@virtual_time
+async def test_when_deadlines_are_near_that_room_is_left_until_shortly_before_the_end() -> None:
+    """Bound earlier, an item would only grow old, and a newer one could not take its place."""
+    curve = {1: 0.040}
+    bench = ModelBench(max_batch_size=1, prefetch=1, run_s=0.040, warmup_run_s=curve)
+    lane = bench.lane(Policy.LATEST, capacity=1)
+    bench.offer(lane)
+    await run_until(0.005)
+    bench.offer(lane, budget_s=0.060)
+    await run_until(0.028)
+    assert bench.executor.payloads == [[b"1"]]
+    bench.offer(lane, budget_s=0.060)
+    await run_until(0.031)
+    assert bench.executor.payloads == [[b"1"], [b"3"]]
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire"])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from engine.batching.policy import AGEING_STEP_S
+from engine.batching.fair_share import AGEING_STEP_S
 from engine.errors import Overloaded
 from engine.types import Policy, Priority
 from tests.fakes.policy_bench import PolicyBench

@@ -48,7 +48,7 @@ class LlmStatistics:
 
     Rates and shares are over the last seconds, latencies in seconds. Counters only grow while the
     process lives, restarts of the worker included. ``histograms`` maps a name to the cumulative
-    counts of its buckets.
+    counts of its buckets, ``histogram_sums`` to the sum of what they counted.
     """
 
     device: str = ""
@@ -75,6 +75,22 @@ class LlmStatistics:
     drafted: int = 0  # tokens proposed by look-ahead, and those of them that were accepted
     drafts_accepted: int = 0
     histograms: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    histogram_sums: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatistics:
+    """One version of a model, in one precision. ``state`` is one of ``active``, ``trial`` (active
+    and compared with the one before), ``served`` (for who pins it), ``reserve`` (warm, in case
+    the active one fails its trial), ``rejected`` (did not start, or was rolled back: ``reason``
+    says why)."""
+
+    version: str
+    state: str
+    reason: str = ""
+    workers_alive: int = 0
+    results: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +120,12 @@ class ModelStatistics:
     batches: int = 0
     retried: int = 0
     predicted_run_s: float = 0.0
+    worker_memory_share: float = 0.0  # of the ceiling, the fullest worker's; 0 without a ceiling
+    workers_replaced: dict[str, int] = field(default_factory=dict)  # planned, by cause
+    versions: tuple[VersionStatistics, ...] = ()
+    reloads: dict[str, int] = field(default_factory=dict)  # by how they ended
+    last_reload: str = ""  # in words
+    unloaded: bool = False  # on request: it does not count against the engine's readiness
     llm: LlmStatistics | None = None
 
 
@@ -115,7 +137,28 @@ class EngineStatistics:
 
     @property
     def ready(self) -> bool:
-        return all(model.ready for model in self.models)
+        return all(model.ready or model.unloaded for model in self.models)
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """An engine whose models can change their version while they serve."""
+
+    async def reload(self, model: str, version: str | None = None) -> str:
+        """Serve what the model's repository holds now, or ``version``; returns what serves.
+
+        Raises:
+            UnknownModel: no such model or version.
+            Overloaded: a reload of it is under way.
+            Unavailable: it cannot be reloaded.
+            EngineError: the new version cannot be used; the old one goes on serving.
+        """
+
+    async def unload(self, model: str) -> None:
+        """End the model's workers, after they answered what they hold, until a ``reload``.
+
+        Raises as ``reload``.
+        """
 
 
 class Engine(Protocol):

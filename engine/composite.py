@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from engine.base import Engine, EngineStatistics, Lane
+from engine.base import Engine, EngineStatistics, Lane, Reloadable
 from engine.errors import Unavailable, UnknownModel
 from engine.together import aclose_together, start_together
 from engine.types import Emit, LaneSpec
 
 
 class CompositeEngine:
-    """Implements :class:`engine.base.Engine` by routing each lane to the engine with its model.
+    """Implements :class:`engine.base.Engine` and :class:`engine.base.Reloadable` by asking the
+    engine that has the model.
 
     The models are those that the engines' statistics list at construction.
     """
@@ -44,6 +45,14 @@ class CompositeEngine:
             raise UnknownModel(f"no model {spec.model!r}")
         return engine.open_lane(spec, emit)
 
+    async def reload(self, model: str, version: str | None = None) -> str:
+        """See :meth:`engine.base.Reloadable.reload`."""
+        return await self._reloadable(model).reload(model, version)
+
+    async def unload(self, model: str) -> None:
+        """See :meth:`engine.base.Reloadable.unload`."""
+        await self._reloadable(model).unload(model)
+
     def statistics(self) -> EngineStatistics:
         statistics = (engine.statistics().models for engine in self._engines)
         return EngineStatistics(models=tuple(model for models in statistics for model in models))
@@ -51,3 +60,11 @@ class CompositeEngine:
     async def aclose(self, deadline: float) -> None:
         self._is_closed = True
         await aclose_together(self._parts, deadline)
+
+    def _reloadable(self, model: str) -> Reloadable:
+        engine = self._by_model.get(model)
+        if engine is None:
+            raise UnknownModel(f"no model {model!r}")
+        if not isinstance(engine, Reloadable):
+            raise Unavailable(f"model {model!r} cannot be reloaded")
+        return engine

@@ -5,6 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+VARIANTS = ("fp32", "fp16", "int8")  # precisions that one version may be served in
+MAX_CUDA_STREAMS = 8  # each is a copy of the model on the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuConfig:
+    """How a model uses a CUDA device. ``memory_limit_mb`` bounds ONNX Runtime's arena, not what
+    cuDNN and TensorRT take beside it; 0: no limit."""
+
+    device_id: int = 0
+    memory_limit_mb: int = 0
+    stream_priority: int = 0  # CUDA's: lower goes first
+    tensorrt_fp16: bool = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -13,18 +27,45 @@ class ModelConfig:
     ``batch_timeout_millis`` is the batching window from the first item of a batch.
     ``prefetch_count`` is how many batches may wait, prepared, behind the running one, per worker.
     ``threads`` = 0 divides the container's CPU quota between the workers.
+
+    ``workers`` is a fixed number while ``max_workers`` is 0; otherwise there are between
+    ``min_workers`` and ``max_workers``: one more when items have waited for
+    ``scale_queue_age_millis``. A worker whose own memory reaches ``max_worker_memory_mb``, or that
+    has run for ``max_worker_age_s``, is replaced without losing an item (0 = never).
+
+    ``versions``, ``variants``, ``watch_s`` and ``trial_s`` say which of the model's versions
+    serve and how one follows another (docs/models.md).
     """
 
     workers: int = 1
+    min_workers: int = 1
+    max_workers: int = 0  # 0: no scaling
+    scale_queue_age_millis: float = 50.0
+    max_worker_memory_mb: int = 0
+    max_worker_age_s: float = 0.0
+    versions: tuple[str, ...] = ("latest",)  # or ("all",), or numbers
+    variants: tuple[str, ...] = ("fp32",)  # best first; each step of pressure takes the next
+    watch_s: float = 0.0  # between two looks at the model's files; 0: reload on request only
+    trial_s: float = 30.0  # a new version is compared with the one before; 0: never
     max_batch_size: int = 8
     batch_timeout_millis: float = 5.0
     max_concurrent_requests: int = 1024
     execution_providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    gpu_device_id: int = 0
+    gpu_memory_limit_mb: int = 0
+    cuda_streams: int = 1  # sessions per worker, each with its own stream and thread
+    cuda_stream_priority: int = 0
+    tensorrt_fp16: bool = False
     prefetch_count: int = 1
     threads: int = 0
     prepare_threads: int = 1
     start_timeout_s: float = 120.0
-    stall_timeout_s: float = 60.0  # a worker that holds a batch and says nothing is restarted
+    # A worker that holds a batch and is silent for 20 times as long as usual is restarted; never
+    # before stall_floor_s, always after stall_timeout_s.
+    stall_floor_s: float = 5.0
+    stall_timeout_s: float = 60.0
+    max_attempts: int = 2  # runs of an item whose worker dies; 1: no retry
+    run_timeout_s: float = 120.0  # from a worker's first taking an item to its answer
     max_item_bytes: int = 8 * 1024 * 1024
     slab_bytes: int = 64 * 1024 * 1024
     max_output_bytes: int = 16 * 1024 * 1024
@@ -35,15 +76,75 @@ class ModelConfig:
         _at_least(self, 1, "workers", "max_batch_size", "max_concurrent_requests")
         _at_least(self, 1, "prepare_threads", "max_item_bytes", "max_output_bytes", "max_restarts")
         _at_least(self, 0, "batch_timeout_millis", "prefetch_count", "threads")
+        _at_least(self, 0, "max_worker_memory_mb", "max_worker_age_s", "max_workers")
+        _at_least(self, 1, "min_workers", "max_attempts")
+        if self.max_workers and self.min_workers > self.max_workers:
+            raise ValueError(
+                f"min_workers must be <= max_workers ({self.max_workers}), got {self.min_workers}"
+            )
+        _at_least(self, 0, "watch_s", "trial_s")
+        self._check_versions()
         if not self.execution_providers:
             raise ValueError("execution_providers must name at least one provider")
-        for name in ("start_timeout_s", "stall_timeout_s", "restart_window_s"):
+        self._check_gpu()
+        for name in (
+            *("start_timeout_s", "stall_floor_s", "stall_timeout_s", "restart_window_s"),
+            *("scale_queue_age_millis", "run_timeout_s"),
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
         if self.slab_bytes < self.max_item_bytes:
             raise ValueError(
                 f"slab_bytes ({self.slab_bytes}) must be >= max_item_bytes ({self.max_item_bytes})"
             )
+
+    def _check_gpu(self) -> None:
+        _at_least(self, 0, "gpu_device_id", "gpu_memory_limit_mb")
+        _at_least(self, 1, "cuda_streams")
+        if self.cuda_streams > MAX_CUDA_STREAMS:
+            got = self.cuda_streams
+            raise ValueError(f"cuda_streams must be <= {MAX_CUDA_STREAMS}, got {got}")
+        accelerator = self.execution_providers[0]
+        if self.gpu != GpuConfig() or self.cuda_streams > 1:
+            names = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+            if accelerator not in names:
+                raise ValueError(
+                    f"execution_providers must begin with {' or '.join(names)} for the options of "
+                    f"a GPU, got {accelerator}"
+                )
+        if self.tensorrt_fp16 and accelerator != "TensorrtExecutionProvider":
+            raise ValueError(f"tensorrt_fp16 needs TensorrtExecutionProvider, got {accelerator}")
+
+    def _check_versions(self) -> None:
+        words = {"latest", "all"} & set(self.versions)
+        is_one_word = bool(words) and len(self.versions) == 1
+        are_numbers = bool(self.versions) and all(each.isdecimal() for each in self.versions)
+        if not is_one_word and not are_numbers:
+            raise ValueError(f"versions must be latest, all or numbers, got {self.versions}")
+        if len(set(self.versions)) < len(self.versions):
+            raise ValueError(f"versions must differ, got {self.versions}")
+        if not self.variants or not set(self.variants) <= set(VARIANTS):
+            raise ValueError(f"variants must be of {', '.join(VARIANTS)}, got {self.variants}")
+
+    @property
+    def gpu(self) -> GpuConfig:
+        """What a session needs to know of the above."""
+        return GpuConfig(
+            device_id=self.gpu_device_id,
+            memory_limit_mb=self.gpu_memory_limit_mb,
+            stream_priority=self.cuda_stream_priority,
+            tensorrt_fp16=self.tensorrt_fp16,
+        )
+
+    @property
+    def first_workers(self) -> int:
+        """How many workers there are at the start."""
+        return self.min_workers if self.max_workers else self.workers
+
+    @property
+    def most_workers(self) -> int:
+        """How many workers there may be."""
+        return self.max_workers or self.workers
 
 
 def _at_least(config: ModelConfig | LlmConfig | UpstreamConfig, bound: int, *names: str) -> None:

@@ -1,62 +1,55 @@
-"""The engine for pictures and tensors: several models, each with its batcher and its workers."""
+"""The engine for pictures and tensors: several models, each with its versions and workers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from engine.base import EngineStatistics, Lane, ModelStatistics
-from engine.batching.batcher import ModelBatcher
-from engine.batching.executor import Executor, ExecutorEvents
+from engine.base import EngineStatistics, Lane
 from engine.config import ModelConfig
 from engine.errors import Unavailable, UnknownModel
 from engine.manifest import Manifest
+from engine.models.repository import Repository
 from engine.types import Emit, LaneSpec
-from engine.workers.pool import PoolStatistics, WorkerPool
+from engine.versions.served_model import ServedModel
+from engine.versions.track import PoolFactory
+from engine.workers.pool import WorkerPool
 from engine.workers.quota import available_cores, threads_per_worker
 
 
-class Pool(Executor, Protocol):
-    """An executor with a life of its own; :class:`WorkerPool` in the product."""
-
-    async def start(self) -> None:
-        """Raises ``StartupError`` and leaves nothing behind when a worker cannot start."""
-
-    async def aclose(self, deadline: float) -> None:
-        """Finish until ``deadline`` (loop time), then stop; idempotent."""
-
-    def statistics(self) -> PoolStatistics: ...
-
-
-class PoolFactory(Protocol):
-    """``threads`` per worker, all models together within the container's cores; only stores."""
-
-    def __call__(
-        self, manifest: Manifest, config: ModelConfig, threads: int, events: ExecutorEvents
-    ) -> Pool: ...
-
-
 class VisionEngine:
-    """Implements :class:`engine.base.Engine`; one per event loop, called on its thread only.
+    """Implements :class:`engine.base.Engine` and :class:`engine.base.Reloadable`; one per event
+    loop, called on its thread only.
 
-    ``models`` maps the name that callers use to what it is and how it is served.
+    ``models`` maps the name that callers use to what it is and how it is served; a model with a
+    repository can change its version while it serves. ``service_level`` says how much pressure
+    there is: 0 none, each step up takes the next of a model's variants.
     """
 
     def __init__(
         self,
         models: Mapping[str, tuple[Manifest, ModelConfig]],
         pool_factory: PoolFactory = WorkerPool,
+        *,
+        repositories: Mapping[str, Repository] | None = None,
+        service_level: Callable[[], int] = lambda: 0,
     ) -> None:
         self._models = {
-            name: _ServedModel(name, manifest, config, pool_factory)
+            name: ServedModel(
+                name,
+                manifest,
+                config,
+                pool_factory,
+                repository=(repositories or {}).get(name),
+                service_level=service_level,
+            )
             for name, (manifest, config) in models.items()
         }
         self._is_closed = False
 
     async def start(self) -> None:
         """Start all models at once; see :meth:`engine.base.Engine.start`."""
-        num_workers = sum(model.config.workers for model in self._models.values())
+        num_workers = sum(model.config.most_workers for model in self._models.values())
         cores = available_cores()
         try:
             async with asyncio.TaskGroup() as starting:
@@ -72,14 +65,15 @@ class VisionEngine:
     def open_lane(self, spec: LaneSpec, emit: Emit) -> Lane:
         if self._is_closed:
             raise Unavailable("the engine is closing")
-        model = self._models.get(spec.model)
-        if model is None:
-            raise UnknownModel(f"no model {spec.model!r}")
-        if spec.version not in (None, model.manifest.version):
-            raise UnknownModel(
-                f"model {spec.model!r} has version {model.manifest.version!r}, not {spec.version!r}"
-            )
-        return model.batcher.open_lane(spec, emit)
+        return self._model(spec.model).open_lane(spec, emit)
+
+    async def reload(self, model: str, version: str | None = None) -> str:
+        """See :meth:`engine.base.Reloadable.reload`."""
+        return await self._model(model).reload(version)
+
+    async def unload(self, model: str) -> None:
+        """See :meth:`engine.base.Reloadable.unload`."""
+        await self._model(model).unload()
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(models=tuple(m.statistics() for m in self._models.values()))
@@ -87,7 +81,7 @@ class VisionEngine:
     def check_integrity(self) -> None:
         """Assert that every model's books agree; for tests."""
         for model in self._models.values():
-            model.batcher.check_integrity()
+            model.check_integrity()
 
     async def aclose(self, deadline: float) -> None:
         self._is_closed = True
@@ -95,63 +89,8 @@ class VisionEngine:
             for name, model in self._models.items():
                 closing.create_task(model.aclose(deadline), name=f"close-{name}")
 
-
-class _ServedModel:
-    def __init__(
-        self, name: str, manifest: Manifest, config: ModelConfig, pool_factory: PoolFactory
-    ) -> None:
-        self.manifest = manifest
-        self.config = config
-        self.batcher = ModelBatcher(name, config)
-        self._name = name
-        self._pool_factory = pool_factory
-        self._pool: Pool | None = None
-
-    async def start(self, threads: int) -> None:
-        self._pool = self._pool_factory(self.manifest, self.config, threads, self.batcher)
-        await self._pool.start()
-        self.batcher.start(self._pool)
-
-    async def aclose(self, deadline: float) -> None:
-        try:
-            await self.batcher.aclose(deadline)
-        finally:
-            if self._pool is not None:
-                await self._pool.aclose(deadline)
-
-    def statistics(self) -> ModelStatistics:
-        batcher, counters, pool = self.batcher, self.batcher.counters, self._pool_statistics()
-        reason = pool.reason or batcher.unavailable or ""
-        return ModelStatistics(
-            model=self._name,
-            version=self.manifest.version,
-            ready=pool.ready and not reason,
-            reason=reason,
-            workers_alive=pool.workers_alive,
-            workers_wanted=pool.workers_wanted,
-            worker_restarts=pool.restarts,
-            worker_rss_bytes=pool.rss_bytes,
-            providers=pool.providers,
-            lanes=batcher.num_lanes,
-            queued=batcher.num_queued,
-            in_flight=batcher.num_in_flight,
-            accepted=counters.accepted,
-            results=counters.results,
-            dropped=dict(counters.dropped),
-            failed=counters.failed,
-            cancelled=counters.cancelled,
-            batches=counters.batches,
-            retried=counters.retried,
-            predicted_run_s=batcher.predicted_run_s,
-        )
-
-    def _pool_statistics(self) -> PoolStatistics:
-        if self._pool is not None:
-            return self._pool.statistics()
-        return PoolStatistics(
-            ready=False,
-            reason="not started",
-            workers_alive=0,
-            workers_wanted=self.config.workers,
-            restarts=0,
-        )
+    def _model(self, name: str) -> ServedModel:
+        model = self._models.get(name)
+        if model is None:
+            raise UnknownModel(f"no model {name!r}")
+        return model

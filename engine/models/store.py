@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from engine.manifest import Manifest
 from engine.models.catalog import CHAT, Catalog, ClipEntry, ModelEntry, Source, load_catalog
 from engine.models.description import load_model_file, read_label_file
 from engine.models.errors import MissingModel, SourceError, StoreError
+from engine.models.repository import LATEST, ORIGINAL, Repository, find_versions
 from engine.models.sources import ProgressCallback, fetch
 
 _LOCK_WAIT_S = 1800.0  # as long as the other pull's download may take
@@ -65,7 +67,8 @@ class ModelStore:
 
     def resolve(self, name_or_path: str) -> Manifest:
         """The manifest of a pulled catalogue model, or of a user's own (``file:`` is optional): an
-        ONNX file or the folder of a language model.
+        ONNX file, a folder with numbered versions of one (the newest), or the folder of a
+        language model.
 
         Raises:
             UnknownModel: no such name in the catalogue.
@@ -73,7 +76,10 @@ class ModelStore:
             ManifestError: the TOML file beside the ONNX file is wrong, or that is no ONNX file.
         """
         if is_file_reference(name_or_path):
-            return load_model_file(Path(name_or_path.removeprefix("file:")).expanduser())
+            path = _file_path(name_or_path)
+            if (versions := find_versions(path)) and not (path / "config.json").is_file():
+                return self.repository(path.name, name_or_path).read(versions[-1])[0][0]
+            return load_model_file(path)
         entry = self._catalog.model(name_or_path)
         manifest = self._installed(name_or_path, entry)
         if manifest is None:
@@ -82,6 +88,24 @@ class ModelStore:
                 f"get it with `clawstream models pull {name_or_path}`"
             )
         return manifest
+
+    def repository(
+        self,
+        name: str,
+        name_or_path: str,
+        *,
+        policy: tuple[str, ...] = (LATEST,),
+        variants: tuple[str, ...] = (ORIGINAL,),
+    ) -> Repository:
+        """What is there of a model that is served as ``name``; reads nothing yet."""
+        folder = _file_path(name_or_path) if is_file_reference(name_or_path) else None
+        return Repository(
+            name,
+            folder=folder if folder is not None and find_versions(folder) else None,
+            resolve=partial(self.resolve, name_or_path),
+            policy=policy,
+            variants=variants,
+        )
 
     def pull(self, name: str, progress: ProgressCallback | None = None) -> Manifest:
         """Download and import a catalogue model unless it is there; blocks.
@@ -254,6 +278,10 @@ class ModelStore:
 def is_file_reference(name_or_path: str) -> bool:
     """Whether a model is meant as a file rather than as a catalogue name."""
     return name_or_path.startswith("file:") or "/" in name_or_path or name_or_path.endswith(".onnx")
+
+
+def _file_path(reference: str) -> Path:
+    return Path(reference.removeprefix("file:")).expanduser().absolute()
 
 
 def _fetch_reporting(

@@ -53,6 +53,7 @@ class Child:
         self._channel = channel
         self._kill_reason = ""
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._started_at = self._loop.time()
         self.exited: asyncio.Future[str] = self._loop.create_future()
         self._pidfd = os.pidfd_open(process.pid)
         self._loop.add_reader(self._pidfd, self._reap)
@@ -135,11 +136,26 @@ class Child:
 
     def rss_bytes(self) -> int:
         """Resident memory, shared slab pages included; 0 when the process is gone."""
+        return self._resident()[0]
+
+    def own_bytes(self) -> int:
+        """Resident memory that is nobody else's: without the slab and mapped libraries."""
+        resident, shared = self._resident()
+        return resident - shared
+
+    def age_s(self) -> float:
+        """Since the process was started."""
+        return self._loop.time() - self._started_at
+
+    def _resident(self) -> tuple[int, int]:
+        """Bytes in memory, and how many of them are shared."""
         try:
             with open(f"/proc/{self.pid}/statm") as file:  # a few microseconds: not a disk
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError, ValueError):
-            return 0
+                _, resident, shared, *_ = map(int, file.read().split())
+        except (OSError, ValueError):
+            return 0, 0
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
+        return resident * page_bytes, shared * page_bytes
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -22,6 +23,7 @@ from engine.workers.messages import (
     Task,
     Up,
 )
+from engine.workers.stall import StallLimit
 from engine.workers.supervisor import HostState, Supervisor
 
 
@@ -58,7 +60,8 @@ class WorkerHost:
         self._start = start
         self._config = config
         self._listener = listener
-        self._supervisor = Supervisor(index, launch, config, self)
+        self._stall = StallLimit(config.stall_floor_s, config.stall_timeout_s)
+        self._supervisor = Supervisor(index, launch, config, self, self._stall.limit_s)
         self._ready: Ready | None = None
         self._unran: set[int] = set()
         self._held: dict[int, int] = {}  # unanswered key: sent at, monotonic microseconds
@@ -102,6 +105,18 @@ class WorkerHost:
     def rss_bytes(self) -> int:
         """Resident memory of the worker, 0 without one."""
         return self._supervisor.rss_bytes()
+
+    def own_bytes(self) -> int:
+        """Memory that is the worker's alone, 0 without one."""
+        return self._supervisor.own_bytes()
+
+    def age_s(self) -> float:
+        """Since the worker was started, 0 without one."""
+        return self._supervisor.age_s()
+
+    def announce_room(self) -> None:
+        """Tell the pool, which has just taken this host in, that it can take a batch."""
+        self._listener.on_room()
 
     async def start(self) -> None:
         """See :meth:`Supervisor.start`."""
@@ -154,6 +169,8 @@ class WorkerHost:
                 self._on_answer(message)
             case BatchRan(batch=batch):
                 self._unran.discard(batch)
+                now = asyncio.get_running_loop().time()
+                self._stall.observe(now - self._supervisor.last_sign)
                 self._listener.on_batch_ran(message)
                 self._listener.on_room()
             case Ready():

@@ -10,21 +10,20 @@ from enum import Enum
 
 from engine.batching.executor import ExecutorEvents, Work
 from engine.config import ModelConfig
-from engine.errors import InternalError, InvalidInput, StartupError, Unavailable
+from engine.errors import InternalError, InvalidInput, Unavailable
 from engine.log_format import format_in_use
 from engine.manifest import Manifest
 from engine.types import Failed, Result, Timing
 from engine.workers.channel import UP_OVERHEAD_BYTES
 from engine.workers.child import Launch
-from engine.workers.extents import Extent
 from engine.workers.host import WorkerHost
 from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, Ready, Start, Task, Up
-from engine.workers.slab import Slab, Span, extent_bytes
+from engine.workers.placement import Placement
+from engine.workers.staff import Staff
 from engine.workers.supervisor import HostState
+from engine.workers.tending import Tending
 
 logger = logging.getLogger(__name__)
-
-MAX_META_BYTES = 64 * 1024  # meta and options of one item together
 
 
 class Phase(Enum):
@@ -37,7 +36,11 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatistics:
-    """Snapshot of the workers; ``reason`` says why ``ready`` is false."""
+    """Snapshot of the workers; ``reason`` says why ``ready`` is false.
+
+    ``memory_share`` is the fullest worker's share of its memory ceiling, 0 without one;
+    ``replaced`` counts planned replacements by cause.
+    """
 
     ready: bool
     reason: str
@@ -47,13 +50,15 @@ class PoolStatistics:
     rss_bytes: tuple[int, ...] = field(default=())
     providers: tuple[str, ...] = ()
     slab_used_bytes: int = 0
+    memory_share: float = 0.0
+    replaced: dict[str, int] = field(default_factory=dict)
 
 
 class WorkerPool:
-    """A fixed number of worker processes and the slab that feeds them.
+    """Worker processes and the slab that feeds them.
 
     Runs on the event loop that ``start`` runs on; that thread must outlive the pool, because the
-    workers die with it. Bounds: ``workers * (1 + prefetch_count)`` batches, the slab's bytes.
+    workers die with it. Bounds: ``1 + prefetch_count`` batches per worker, the slab's bytes.
     ``threads`` is intra-op threads per worker, at least 1: whoever knows all models divides the
     container's cores between them (:func:`engine.workers.quota.threads_per_worker`).
     """
@@ -65,21 +70,20 @@ class WorkerPool:
         self._config = config
         self._threads = threads
         self._events = events
-        self._hosts: tuple[WorkerHost, ...] = ()
-        self._slab: Slab | None = None
-        self._slots: dict[int, tuple[Extent, Span]] = {}  # key: where it lies
+        self._staff = Staff(manifest.name, self._make_host)
+        self._tending = Tending(manifest.name, config, self._staff)
+        self._placement: Placement | None = None
         self._warmup_run_s: dict[int, float] = {}
         self._providers: tuple[str, ...] = ()
-        self._is_short = False  # the last dispatch found the slab full
         self._phase = Phase.NEW
 
     @property
     def free_slots(self) -> int:
-        return sum(host.free_slots for host in self._hosts)
+        return sum(host.free_slots for host in self._staff.hosts)
 
     @property
     def idle_workers(self) -> int:
-        return sum(host.is_idle for host in self._hosts)
+        return sum(host.is_idle for host in self._staff.hosts)
 
     @property
     def warmup_run_s(self) -> dict[int, float]:
@@ -95,29 +99,26 @@ class WorkerPool:
         """
         if self._phase is not Phase.NEW:
             raise Unavailable("closed before it started")
-        self._slab = self._open_slab()
-        launch = self._launch(self._slab.fd)
-        first = self._start_message()
-        self._hosts = tuple(
-            WorkerHost(index, launch, first, self._config, self)
-            for index in range(self._config.workers)
+        self._placement = Placement(
+            self._manifest.name,
+            slab_bytes=self._config.slab_bytes,
+            max_item_bytes=self._config.max_item_bytes,
         )
-        name = self._manifest.name
-        starts = [asyncio.create_task(host.start(), name=f"start-{name}") for host in self._hosts]
         try:
-            await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
-            for start in starts:
-                if start.done():
-                    start.result()
+            await self._staff.start(self._config.first_workers)
         except BaseException:
             await self.aclose(asyncio.get_running_loop().time())
             raise
-        finally:
-            for start in starts:
-                start.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
         self._phase = Phase.SERVING
         self.on_room()
+
+    def tend(self, queue_age_s: float) -> None:
+        """Look after the number and the health of the workers; a few times a second.
+
+        ``queue_age_s`` is how long what is answered now has waited for a worker.
+        """
+        if self._phase is Phase.SERVING:
+            self._tending.look(asyncio.get_running_loop().time(), queue_age_s)
 
     def dispatch(self, batch: Sequence[Work], *, alone: bool = False) -> int:
         """See :class:`engine.batching.executor.Executor`.
@@ -125,16 +126,16 @@ class WorkerPool:
         An item that is too large is taken and answered with ``InvalidInput`` from the loop.
         """
         host = self._choose_host(alone)
-        if host is None:
+        if host is None or self._placement is None:
             return 0
         tasks: list[Task] = []
         taken = 0
         for work in batch[: self._config.max_batch_size]:
-            refusal = self._check_size(work)
+            refusal = self._placement.check_size(work)
             if refusal is not None:
                 self._refuse(work.key, refusal)
             else:
-                span = self._place(work)
+                span = self._placement.try_place(work)
                 if span is None:
                     break
                 tasks.append(Task(work.key, span))
@@ -145,33 +146,34 @@ class WorkerPool:
 
     def release(self, key: int) -> None:
         """Free a lost item's slab extent; unknown keys are ignored."""
-        slot = self._slots.pop(key, None)
-        if slot is not None and self._slab is not None:
-            self._slab.release(slot[0])
-            if self._is_short:
-                self.on_room()
+        if self._placement is None or not self._placement.release(key):
+            return
+        if self._placement.is_short:
+            self.on_room()
 
     def statistics(self) -> PoolStatistics:
         """Cheap snapshot: one small read from /proc per worker."""
-        alive = [host for host in self._hosts if host.state is HostState.READY]
-        reasons = [f"worker {host.index}: {host.reason}" for host in self._hosts if host.reason]
+        hosts = self._staff.hosts
+        alive = [host for host in hosts if host.state is HostState.READY]
+        reasons = [f"worker {host.index}: {host.reason}" for host in hosts if host.reason]
+        is_new = self._phase is Phase.NEW
         return PoolStatistics(
             ready=bool(alive),
             reason="" if alive else "; ".join(reasons) or "not started",
             workers_alive=len(alive),
-            workers_wanted=self._config.workers,
-            restarts=sum(host.restarts for host in self._hosts),
+            workers_wanted=self._config.first_workers if is_new else len(hosts),
+            restarts=self._staff.restarts,
             rss_bytes=tuple(host.rss_bytes() for host in alive),
             providers=self._providers,
-            slab_used_bytes=self._slab.used_bytes if self._slab is not None else 0,
+            slab_used_bytes=self._placement.used_bytes if self._placement is not None else 0,
+            memory_share=self._tending.memory_share,
+            replaced={wear.value: count for wear, count in self._staff.replaced.items()},
         )
 
     def check_integrity(self) -> None:
         """Assert that slab extents and known items agree."""
-        if self._slab is not None:
-            self._slab.check_integrity()
-            used = sum(extent.size for extent, _ in self._slots.values())
-            assert used == self._slab.used_bytes, f"{used} != {self._slab.used_bytes}"
+        if self._placement is not None:
+            self._placement.check_integrity()
 
     async def aclose(self, deadline: float) -> None:
         """Finish what the workers hold until ``deadline`` (loop time), then stop and reap them.
@@ -179,15 +181,10 @@ class WorkerPool:
         What is still unanswered then is reported lost. Idempotent.
         """
         self._phase = Phase.CLOSED
-        closing = [asyncio.create_task(host.aclose(deadline)) for host in self._hosts]
-        if closing:
-            await asyncio.wait(closing)
-            for task in closing:
-                task.result()
-        if self._slab is not None:
-            self._slots.clear()
-            self._slab.close()
-            self._slab = None
+        await self._staff.aclose(deadline)
+        if self._placement is not None:
+            self._placement.close()
+            self._placement = None
 
     # from the hosts
 
@@ -197,11 +194,12 @@ class WorkerPool:
         self.on_room()
 
     def on_room(self) -> None:
-        if self._phase is Phase.SERVING and self.free_slots > 0:
-            self._is_short = False
+        if self._phase is Phase.SERVING and self._placement is not None and self.free_slots > 0:
+            self._placement.is_short = False
             self._events.on_room()
 
     def on_batch_ran(self, ran: BatchRan) -> None:
+        self._tending.note_run(ran.run_us / 1e6)
         if ran.size > 0:
             self._events.on_batch(ran.size, ran.run_us / 1e6)
 
@@ -218,23 +216,17 @@ class WorkerPool:
         if keys:
             self._events.on_lost(keys, reason)
         gone = (HostState.OPEN, HostState.PROBING, HostState.CLOSED)
-        if self._phase is Phase.SERVING and all(host.state in gone for host in self._hosts):
-            probes = [host.probe_at for host in self._hosts if host.probe_at is not None]
+        hosts = self._staff.hosts
+        if self._phase is Phase.SERVING and all(host.state in gone for host in hosts):
+            probes = [host.probe_at for host in hosts if host.probe_at is not None]
             self._events.on_unavailable(self.statistics().reason, min(probes, default=None))
 
     # helpers
 
-    def _open_slab(self) -> Slab:
-        # One item of the largest size always fits when nothing else is held.
-        largest = extent_bytes(self._config.max_item_bytes + MAX_META_BYTES)
-        size = max(self._config.slab_bytes, largest)
-        try:
-            return Slab(size)
-        except OSError as error:
-            raise StartupError(
-                f"model {self._manifest.name}: no {size} bytes of shared memory for its items "
-                f"({error.strerror}); lower slab_bytes or free memory"
-            ) from error
+    def _make_host(self, index: int) -> WorkerHost:
+        assert self._placement is not None
+        launch = self._launch(self._placement.fd)
+        return WorkerHost(index, launch, self._start_message(), self._config, self)
 
     def _launch(self, slab_fd: int) -> Launch:
         return Launch(
@@ -263,34 +255,14 @@ class WorkerPool:
     def _choose_host(self, alone: bool) -> WorkerHost | None:
         """The least loaded worker with room; an idle one for a suspect."""
         if alone:
-            return next((host for host in self._hosts if host.is_idle), None)
-        open_hosts = [host for host in self._hosts if host.free_slots > 0]
+            return next((host for host in self._staff.hosts if host.is_idle), None)
+        open_hosts = [host for host in self._staff.hosts if host.free_slots > 0]
         return min(open_hosts, key=lambda host: host.load, default=None)
-
-    def _check_size(self, work: Work) -> InvalidInput | None:
-        size, limit = memoryview(work.payload).nbytes, self._config.max_item_bytes
-        if size > limit:
-            return InvalidInput(f"the payload has {size} bytes, max_item_bytes is {limit}")
-        size = len(work.meta) + len(work.options)
-        if size > MAX_META_BYTES:
-            return InvalidInput(f"meta and options: {size} bytes, the limit is {MAX_META_BYTES}")
-        return None
 
     def _refuse(self, key: int, error: InvalidInput) -> None:
         self.release(key)
         # Later, because the caller is inside dispatch and its books are not written yet.
         asyncio.get_running_loop().call_soon(self._events.on_done, key, Failed(error))
-
-    def _place(self, work: Work) -> Span | None:
-        """Copy an item into the slab, unless its extent is still there from a lost attempt."""
-        assert self._slab is not None
-        if work.key not in self._slots:
-            slot = self._slab.try_write(work.payload, work.meta, work.options)
-            if slot is None:
-                self._is_short = True
-                return None
-            self._slots[work.key] = slot
-        return self._slots[work.key][1]
 
     def _result(self, done: ItemDone, dispatched_us: int) -> Result:
         timing = Timing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from engine.workers.child import Child, Launch
 from engine.workers.restart import RestartPolicy
 
 logger = logging.getLogger(__name__)
+
+MAX_LOOK_S = 5.0  # between two looks at whether a worker hangs
 
 
 class HostState(Enum):
@@ -93,11 +96,17 @@ class Supervisor:
     """One worker slot. All methods run on the event loop that ``start`` ran on.
 
     ``start`` waits for the first worker and raises if that cannot load; later deaths are handled
-    here and reported. Every state can be left by ``aclose``.
+    here and reported. Every state can be left by ``aclose``. ``stall_limit_s`` tells how long the
+    worker may be silent now; by default that is the configuration's ``stall_timeout_s``.
     """
 
     def __init__(
-        self, index: int, launch: Launch, config: SupervisionConfig, owner: SlotOwner
+        self,
+        index: int,
+        launch: Launch,
+        config: SupervisionConfig,
+        owner: SlotOwner,
+        stall_limit_s: Callable[[], float] | None = None,
     ) -> None:
         self.reason = "not started"  # why it is not ready, readable; "" when it is
         self.restarts = 0
@@ -105,6 +114,7 @@ class Supervisor:
         self._launch = launch
         self._config = config
         self._owner = owner
+        self._stall_limit_s = stall_limit_s or (lambda: config.stall_timeout_s)
         self._policy = RestartPolicy(config.max_restarts, config.restart_window_s)
         self._state = HostState.NEW
         self._child: Child | None = None
@@ -134,9 +144,22 @@ class Supervisor:
         is_ready = self._state is HostState.READY and self._child is not None
         return is_ready and self._child is not None and self._child.is_writable
 
+    @property
+    def last_sign(self) -> float:
+        """Loop time of the worker's last message, or of when it became busy."""
+        return self._last_sign
+
     def rss_bytes(self) -> int:
         """Resident memory of the worker, 0 without one."""
         return self._child.rss_bytes() if self._child is not None else 0
+
+    def own_bytes(self) -> int:
+        """See :meth:`Child.own_bytes`; 0 without a worker."""
+        return self._child.own_bytes() if self._child is not None else 0
+
+    def age_s(self) -> float:
+        """Since the worker was started, 0 without one."""
+        return self._child.age_s() if self._child is not None else 0.0
 
     def send(self, message: msgspec.Struct) -> None:
         """Hand over one message; lost without a trace when the worker is gone."""
@@ -249,7 +272,7 @@ class Supervisor:
             return f"{child.name} {await self._watch(child)}"
         finally:
             self._loaded = None
-            await child.stop()
+            await _stop(child)
             self._child = None
 
     async def _wait_loaded(self, child: Child, loaded: asyncio.Future[None]) -> None:
@@ -268,10 +291,10 @@ class Supervisor:
     async def _watch(self, child: Child) -> str:
         """Wait for the end; a worker that owes answers and is silent for too long is killed."""
         loop = asyncio.get_running_loop()
-        limit_s = self._config.stall_timeout_s
-        while not await child.wait_exit(limit_s / 4):
+        while not await child.wait_exit(min(MAX_LOOK_S, self._stall_limit_s() / 4)):
+            limit_s = self._stall_limit_s()
             if self._owner.is_busy() and loop.time() - self._last_sign > limit_s:
-                child.kill(f"was killed: no answer within stall_timeout_s = {limit_s:g} s")
+                child.kill(f"was killed: it hung, no sign of life for {limit_s:g} s")
         return child.exited.result()
 
     def _note_death(self, reason: str) -> float:
@@ -295,8 +318,18 @@ class Supervisor:
         self._state = TRANSITIONS[self._state, event]
 
     def _on_message(self, message: Any) -> None:
-        self._last_sign = asyncio.get_running_loop().time()
         self._owner.on_message(message)
+        self._last_sign = asyncio.get_running_loop().time()
+
+
+async def _stop(child: Child) -> None:
+    """Stop it whoever cancels us meanwhile: it is bounded, and no process may be left."""
+    stopping = asyncio.create_task(child.stop(), name=f"stop {child.name}")
+    try:
+        await asyncio.shield(stopping)
+    except asyncio.CancelledError:
+        await asyncio.wait({stopping})
+        raise
 
 
 def _refuse(first: asyncio.Future[None]) -> None:

@@ -46,7 +46,8 @@ def chat(
     """Talk to a language model; the answer is printed as it is made.
 
     Ctrl-C stops an answer, twice in a row it leaves, like /quit and Ctrl-D. With a question on the
-    command line or on standard input, only the answer is printed.
+    command line or on standard input, only the answer is printed. A model that is still starting
+    is waited for, up to five minutes.
 
     [bold]Examples[/bold]
 
@@ -63,7 +64,7 @@ def chat(
     if question is None and not sys.stdin.isatty():
         question = _read_question()
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
-    answers = GatewayAnswers(connect(url, api_key=api_key), model, sampling)
+    answers = GatewayAnswers(connect(url, api_key=api_key), model, sampling, _say_waiting)
     with readable_client_errors(url, model), ChatLine(answers) as line:
         if question is None:
             code = _talk(line, system, url, model)
@@ -86,6 +87,12 @@ def _talk(line: ChatLine, system: str, url: str, model: str) -> ExitCode:
     console = Console()
     console.print(f"{model} at {url}; /help for help", style="dim", highlight=False)
     return ChatRepl(ask, Talk(system), console, input).run()
+
+
+def _say_waiting(reason: str) -> None:
+    """On standard error: the answer is what a pipe is for."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(f"waiting for the model ({reason}); Ctrl-C stops", style="dim", markup=False)
 
 
 def _answer_once(line: ChatLine, system: str, question: str) -> ExitCode:

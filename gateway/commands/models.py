@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.quantize import quantize_model
+from gateway.commands.reload import ApiKey, list_versions, reload_model, versions_of
 
 if TYPE_CHECKING:
     from engine.manifest import InputSpec, Manifest
@@ -26,8 +28,13 @@ if TYPE_CHECKING:
     from engine.models.store import ModelStore, StoreItem
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", help="List, get and inspect models and clips."
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="List, get, inspect, shrink and reload models and clips.",
 )
+app.command("quantize")(quantize_model)
+app.command("reload")(reload_model)
+app.command("versions")(list_versions)
 
 _CLIP = "clip"
 
@@ -82,6 +89,10 @@ def pull_models(
 @app.command("info")
 def show_model(
     model: Annotated[str, typer.Argument(help="A name from `models list`, or a model.onnx file.")],
+    url: Annotated[
+        str | None, typer.Option(help="A gateway that serves it: show its versions there, too.")
+    ] = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show what a model or clip is: licence, files, pipeline, input, labels, options.
 
@@ -91,6 +102,7 @@ def show_model(
 
       clawstream models info centerface
       clawstream models info ./yolov8n.onnx
+      clawstream models info centerface --url ws://127.0.0.1:8400
     """
     from engine.models.store import ModelStore
 
@@ -103,6 +115,12 @@ def show_model(
         rows = _item_rows(item)
     else:
         rows = _manifest_rows(store.resolve(model))
+    if item is None or item.kind != _CLIP:
+        rows["versions here"] = _describe_versions(store, model)
+    if url is not None:
+        for each in versions_of(model, url, api_key):
+            reason = f": {each['reason']}" if each["reason"] else ""
+            rows[f"version {each['version']}"] = f"{each['role']}{reason}"
     for key, value in rows.items():
         console.print(f"[bold]{key}[/bold]:", Text(value or "none"))
 
@@ -178,6 +196,16 @@ def _manifest_rows(manifest: Manifest) -> dict[str, str]:
         "options": ", ".join(f"{key} = {value}" for key, value in manifest.options.items()),
         **manifest.files,
     }
+
+
+def _describe_versions(store: ModelStore, model: str) -> str:
+    """Of a folder with numbered versions; other models have but the one."""
+    from engine.models.errors import StoreError
+
+    try:
+        return ", ".join(store.repository(model, model).versions())
+    except StoreError:
+        return ""  # not pulled, and said so above
 
 
 def _describe_input(spec: InputSpec | None) -> str:

@@ -73,7 +73,7 @@ async def test_a_worker_that_is_silent_for_too_long_is_replaced() -> None:
     async with running_pool(stall_timeout_s=0.4) as (pool, events):
         dispatch_all(pool, [work(1, act="hang")])
         await events.wait(lambda: len(events.lost) == 1, 5.0)
-        assert "stall_timeout_s = 0.4" in events.lost[0][1]
+        assert "it hung, no sign of life for 0.4 s" in events.lost[0][1]
         await events.wait(lambda: pool.free_slots > 0)
         dispatch_all(pool, [work(2)])
         await events.data(2)
@@ -152,6 +152,13 @@ async def test_a_first_start_that_fails_says_why_and_leaves_nothing(start: str, 
             await pool.start()
         assert events.lost == []
         assert events.unavailable == []
+
+
+async def test_two_workers_that_fail_at_the_same_time_are_both_gone() -> None:
+    with nothing_left():
+        pool, _ = make_pool(options={"start": "hang"}, workers=2, start_timeout_s=0.2)
+        with pytest.raises(StartupError, match="was not ready"):
+            await pool.start()
 
 
 @pytest.mark.parametrize("pipeline", ["no.such.module:build", "tests.fakes.pipelines:nothing", "x"])

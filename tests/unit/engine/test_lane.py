@@ -13,10 +13,10 @@ pytestmark = pytest.mark.unit
 keys = itertools.count()
 
 
-def entry(offered_at: float = 0.0, deadline: float | None = None) -> Entry:
+def entry(offered_at: float = 0.0, deadline: float | None = None, bucket: int = 0) -> Entry:
     key = next(keys)
     item = Item(id=key, payload=b"", deadline=deadline)
-    return Entry(key=key, lane_id=0, item=item, offered_at=offered_at)
+    return Entry(key=key, lane_id=0, item=item, offered_at=offered_at, bucket=bucket)
 
 
 def lane(policy: Policy = Policy.LATEST, capacity: int = 2) -> RingLane:
@@ -45,12 +45,12 @@ def test_a_full_lane_that_keeps_what_it_has_refuses(policy: Policy) -> None:
     assert [ring.pop(), ring.pop()] == [first, None]
 
 
-def test_remove_takes_out_one_entry_by_key() -> None:
+def test_remove_takes_out_one_entry() -> None:
     ring, first, second = lane(), entry(), entry()
     ring.push(first)
     ring.push(second)
-    assert ring.remove(first.key) is first
-    assert ring.remove(first.key) is None
+    assert ring.remove(first)
+    assert not ring.remove(first)
     assert len(ring) == 1
 
 
@@ -78,7 +78,7 @@ def test_an_item_set_aside_counts_is_found_and_is_displaced_first() -> None:
     assert ring.push(entry(deadline=9.0)) is late
 
     ring.push(other := entry(deadline=1.0))
-    assert ring.remove(other.key) is other
+    assert ring.remove(other)
 
 
 def test_the_wait_begins_with_the_first_offer_and_survives_displacement() -> None:
@@ -102,7 +102,7 @@ def test_after_a_service_the_lane_waits_since_its_new_head_was_offered() -> None
 def test_removal_of_the_last_entry_ends_the_wait() -> None:
     ring, only = lane(), entry(offered_at=1.0)
     ring.push(only)
-    ring.remove(only.key)
+    ring.remove(only)
     assert ring.waiting_since is None
 
 
@@ -113,3 +113,16 @@ def test_the_nearest_deadline_may_be_anywhere() -> None:
     ring.push(entry(deadline=3.0))
     ring.push(entry(deadline=2.0))
     assert ring.nearest_deadline() == 2.0
+
+
+def test_each_bucket_leaves_oldest_first_and_the_oldest_of_all_is_displaced() -> None:
+    ring = lane(capacity=3)
+    entries = [entry(bucket=number) for number in (1, 2, 1, 2)]
+    for new in entries[:3]:
+        ring.push(new)
+    assert ring.push(entries[3]) is entries[0]
+    assert ring.head() is entries[1]
+    assert [ring.has(1), ring.has(2), ring.has(3)] == [True, True, False]
+    assert list(ring.entries(2)) == [entries[1], entries[3]]
+    assert [ring.pop_viable(0.0, 1), ring.pop_viable(0.0, 1)] == [entries[2], None]
+    assert [ring.pop(2), ring.pop(), ring.pop(2)] == [entries[1], entries[3], None]

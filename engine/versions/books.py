@@ -1,0 +1,53 @@
+"""One model's counters over all its versions, those that are gone included."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+
+from engine.batching.counters import Counters
+from engine.versions.track import Track
+from engine.workers.pool import PoolStatistics
+
+
+def add_counters(total: Counters, more: Counters) -> None:
+    """Add every count, by reason where there are reasons."""
+    for field in fields(Counters):
+        value = getattr(more, field.name)
+        if isinstance(value, Counter):
+            getattr(total, field.name).update(value)
+        else:
+            setattr(total, field.name, getattr(total, field.name) + value)
+
+
+class Books:
+    """Counters that only grow, whatever versions come and go."""
+
+    def __init__(self) -> None:
+        self._gone = Counters()
+        self._gone_restarts = 0
+        self._gone_replaced: Counter[str] = Counter()
+
+    def keep(self, track: Track) -> None:
+        """The track is closed: remember what it counted."""
+        statistics = track.pool.statistics()
+        add_counters(self._gone, track.batcher.counters)
+        self._gone_restarts += statistics.restarts
+        self._gone_replaced.update(statistics.replaced)
+
+    def counters(self, tracks: Iterable[Track]) -> Counters:
+        total = Counters()
+        add_counters(total, self._gone)
+        for track in tracks:
+            add_counters(total, track.batcher.counters)
+        return total
+
+    def restarts(self, pools: Iterable[PoolStatistics]) -> int:
+        return self._gone_restarts + sum(pool.restarts for pool in pools)
+
+    def replaced(self, pools: Iterable[PoolStatistics]) -> dict[str, int]:
+        total = Counter(self._gone_replaced)
+        for pool in pools:
+            total.update(pool.replaced)
+        return dict(total)

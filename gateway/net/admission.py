@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.connection import Connection, Ending, Traffic
+from gateway.stream.output_budget import OutputBudget
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_MS = 2000
 IDLE_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of one quantity over the open connections; 0 when there are none."""
+
+    median: float = 0.0
+    p95: float = 0.0
+    max: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +42,24 @@ class ConnectionStatistics:
     messages_out: int
     bytes_in: int
     bytes_out: int
+    segments_out: int  # TCP segments with data
+    segments_again: int
+    rtt_ms: Spread
+    jitter_ms: Spread
+    loss: Spread
+    outboxes_relieved: int
 
 
 class ConnectionTable:
     """All WebSocket connections of the process, at most ``max_connections``.
 
     A place is taken before the handshake is answered and given back when nothing is left of the
-    connection, so a storm of handshakes is counted too.
+    connection, so a storm of handshakes is counted too. ``output_budget`` is for the outboxes of
+    all of them together.
     """
 
-    def __init__(self, max_connections: int) -> None:
+    def __init__(self, max_connections: int, max_output_bytes: int = sys.maxsize) -> None:
+        self.output_budget = OutputBudget(max_output_bytes)
         self._max_connections = max_connections
         self._num_places = 0
         self._connections: set[Connection] = set()
@@ -130,6 +149,7 @@ class ConnectionTable:
         traffic.add(self._past)
         for connection in self._connections:
             traffic.add(connection.traffic)
+        networks = [connection.network for connection in self._connections]
         return ConnectionStatistics(
             open=len(self._connections),
             limit=self._max_connections,
@@ -140,4 +160,20 @@ class ConnectionTable:
             messages_out=traffic.messages_out,
             bytes_in=traffic.bytes_in,
             bytes_out=traffic.bytes_out,
+            segments_out=traffic.segments_out,
+            segments_again=traffic.segments_again,
+            rtt_ms=_spread([network.rtt_ms for network in networks]),
+            jitter_ms=_spread([network.jitter_ms for network in networks]),
+            loss=_spread([network.loss for network in networks]),
+            outboxes_relieved=self.output_budget.num_relieved,
         )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread()
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Spread(
+        median=ordered[round(0.5 * last)], p95=ordered[round(0.95 * last)], max=ordered[last]
+    )

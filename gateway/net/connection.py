@@ -1,10 +1,11 @@
 """One WebSocket connection: a reader and a writer that never wait for each other.
 
-1. ``run`` starts both tasks and waits for the first reason to end, whoever finds it.
+1. ``run`` starts both and waits for the first reason to end, whoever finds it.
 2. The reader hands every message to the session at once and never awaits the pipeline: a brake
    on the client is credit, not silence. Pings are answered by the writer.
-3. The writer waits until the transport has room, and only then takes the next message from the
-   outbox, so that the freshest leaves. Each wait is bounded.
+3. The writer takes messages from the outbox while the transport has room, and only then, so that
+   the freshest leaves. It is a callback of the loop, one for all that is put in the same turn; its
+   task wakes up only to wait for room, which is bounded, and to say goodbye.
 4. At the end the session is closed, the writer says why (``error``, then a close frame), the
    reader looks out for the peer's close frame, and after a second the socket is gone either way.
 """
@@ -23,6 +24,8 @@ from aiohttp import WSMsgType
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
 from gateway.net.websocket import PeerGone, Received, Socket
 from gateway.stream.entries import Outgoing
+from gateway.stream.network_estimate import PathSample
+from gateway.stream.network_state import NetworkState
 from gateway.stream.outbox import Outbox
 from gateway.stream.token_bucket import TokenBucket
 from gateway.wire.codec import encode
@@ -49,6 +52,13 @@ class ConnectionSession(Protocol):
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The message was handed to the transport."""
 
+    def note_path(self, sample: PathSample) -> None:
+        """What the kernel knows of the connection now."""
+
+    @property
+    def network(self) -> NetworkState:
+        """What the connection's network does, from all that was noted."""
+
     def drain(self, deadline_ms: int) -> None:
         """Tell the client to go elsewhere."""
 
@@ -60,7 +70,10 @@ class ConnectionSession(Protocol):
         """Nothing accepted is unanswered."""
 
     def close(self, reason: str) -> None:
-        """The connection is over; idempotent."""
+        """The connection is over for good; idempotent."""
+
+    def lose(self, reason: str) -> None:
+        """The connection is lost, and its client may come back; idempotent."""
 
 
 class Farewell(Enum):
@@ -80,6 +93,11 @@ class Ending:
     fault: ConnectionFault | None = None
     farewell: Farewell = Farewell.CLOSE
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether the client may come back for what it has left behind."""
+        return self.code == ABNORMAL or 4000 <= self.code <= 4499
+
     def __str__(self) -> str:
         return f"code {int(self.code)}, {self.reason}"
 
@@ -89,18 +107,25 @@ _LOST = Ending(code=ABNORMAL, reason="connection lost", farewell=Farewell.NONE)
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages and bytes of one connection, or of all that are over; payloads only."""
+    """Messages and bytes of one connection, or of all that are over; payloads only.
+
+    TCP segments with data that were sent, and those sent again, as of the last look at them.
+    """
 
     messages_in: int = 0
     messages_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    segments_out: int = 0
+    segments_again: int = 0
 
     def add(self, other: Traffic) -> None:
         self.messages_in += other.messages_in
         self.messages_out += other.messages_out
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
+        self.segments_out += other.segments_out
+        self.segments_again += other.segments_again
 
 
 class Connection:
@@ -129,7 +154,8 @@ class Connection:
         self._send_timeout_s = send_timeout_s
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
-        self._wake = asyncio.Event()
+        self._is_flush_due = False
+        self._is_blocked = asyncio.Event()  # or at the end: the writer's task has work
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
 
@@ -143,11 +169,24 @@ class Connection:
         """Whether everything accepted is answered, and everything said is sent."""
         return self._ending.done() or (self.session.is_idle and self._outbox.is_empty)
 
+    @property
+    def network(self) -> NetworkState:
+        """What its network does, as of the last look."""
+        return self.session.network
+
+    def sample_network(self) -> None:
+        """Look at the kernel's counters, and tell the session."""
+        sample = None if self._ending.done() else self._socket.read_path()
+        if sample is not None:
+            self.traffic.segments_out = sample.num_segments
+            self.traffic.segments_again = sample.num_retransmitted
+            self.session.note_path(sample)
+
     def end(self, ending: Ending) -> None:
         """End the connection for this reason, unless it has one already."""
         if not self._ending.done():
             self._ending.set_result(ending)
-            self._wake.set()
+            self._is_blocked.set()
 
     def fail(self, fault: ConnectionFault) -> None:
         """End the connection because of ``fault``, which the peer is told."""
@@ -160,8 +199,8 @@ class Connection:
 
     async def run(self) -> Ending:
         """Serve the connection to its end; the session is closed and no task is left after it."""
-        self._outbox.on_wake = self._wake.set
-        self._wake.set()
+        self._outbox.on_wake = self._wake
+        self._wake()
         reader = asyncio.create_task(self._guard(self._read()), name=f"read {self.name}")
         writer = asyncio.create_task(self._guard(self._write()), name=f"write {self.name}")
         tasks = {reader, writer}
@@ -173,20 +212,26 @@ class Connection:
             self._socket.abort()
             for task in tasks:
                 task.cancel()
-            self.session.close(str(self._ending.result()))
+            self._leave(self._ending.result())
             await asyncio.wait(tasks)
         return self._ending.result()
 
     async def _part(self, tasks: set[asyncio.Task[None]]) -> None:
         """Close the session, then the socket: in order if the peer takes part, else by force."""
         ending = self._ending.result()
-        self.session.close(str(ending))
-        self._wake.set()
+        self._leave(ending)
         if ending.farewell is Farewell.NONE:
             return
         _, late = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
         if not late:
             self._socket.close()
+
+    def _leave(self, ending: Ending) -> None:
+        """Be done with the session; idempotent."""
+        if ending.is_loss:
+            self.session.lose(str(ending))
+        else:
+            self.session.close(str(ending))
 
     async def _guard(self, work: Coroutine[None, None, None]) -> None:
         """The tasks' boundary: whatever ends one of them ends the connection."""
@@ -237,43 +282,64 @@ class Connection:
                 self.session.receive_binary(data)
             elif received.type is WSMsgType.PING:
                 self._pong = data
-                self._wake.set()
+                self._wake()
         except ConnectionFault as fault:
             self.fail(fault)
 
     # --- writer
 
-    async def _write(self) -> None:
-        while not self._ending.done():
-            await self._wake.wait()
-            self._wake.clear()
-            await self._flush()
-        await self._say_goodbye(self._ending.result())
+    def _wake(self) -> None:
+        """There is something to send, or more of it."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_now)
 
-    async def _flush(self) -> None:
+    def _flush_now(self) -> None:
+        """The callback's boundary, as ``_guard`` is the tasks'."""
+        self._is_flush_due = False
+        if self._is_blocked.is_set():
+            return  # the task goes on once there is room
+        try:
+            self._flush()
+        except PeerGone:
+            self.end(_LOST)
+        except Exception:
+            logger.exception("%s failed", self.name)
+            self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
+
+    def _flush(self) -> None:
         """Send until nothing waits; each message is chosen when there is room for it."""
-        num_messages = 0
-        while not self._ending.done():
+        for _ in range(MESSAGES_PER_TURN):
+            if self._ending.done():
+                return
             if not self._socket.is_writable:
-                await self._wait_writable()
-                continue
+                self._is_blocked.set()
+                return
             if self._pong is not None:
-                pong, self._pong = self._pong, None
-                await self._socket.send(WSMsgType.PONG, pong)
+                self._socket.send(WSMsgType.PONG, self._pong)
+                self._pong = None
+                continue
             outgoing = self._outbox.pop(self._loop.time())
             if outgoing is None:
                 return
-            await self._send(outgoing)
-            num_messages += 1
-            if num_messages % MESSAGES_PER_TURN == 0:
-                await asyncio.sleep(0)
+            self._send(outgoing)
+        self._wake()  # others have their turn first
 
-    async def _send(self, outgoing: Outgoing) -> None:
-        kind = WSMsgType.TEXT if outgoing.is_text else WSMsgType.BINARY
-        await self._socket.send(kind, outgoing.data)
+    def _send(self, outgoing: Outgoing) -> None:
+        self._socket.send(WSMsgType.TEXT if outgoing.is_text else WSMsgType.BINARY, outgoing.data)
         self.traffic.messages_out += 1
         self.traffic.bytes_out += len(outgoing.data)
         self.session.handle_sent(outgoing)
+
+    async def _write(self) -> None:
+        """The writer's waits: for room, and for the last words to leave."""
+        while not self._ending.done():
+            await self._is_blocked.wait()
+            if not self._ending.done():
+                await self._wait_writable()
+                self._is_blocked.clear()
+                self._flush()
+        await self._say_goodbye(self._ending.result())
 
     async def _wait_writable(self) -> None:
         try:
@@ -291,9 +357,9 @@ class Connection:
         if not self._socket.is_writable:
             await self._socket.wait_writable()
         if ending.fault is not None:
-            await self._socket.send(WSMsgType.TEXT, encode(error_message(ending.fault)))
+            self._socket.send(WSMsgType.TEXT, encode(error_message(ending.fault)))
         if ending.farewell is Farewell.REPLY:
-            await self._socket.send_close(CloseCode.NORMAL, "")
+            self._socket.send_close(CloseCode.NORMAL, "")
         else:
-            await self._socket.send_close(ending.code, ending.reason)
+            self._socket.send_close(ending.code, ending.reason)
         await self._socket.wait_writable()

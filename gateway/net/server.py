@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Sequence
+from typing import cast
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -32,8 +33,8 @@ class _Refuser(asyncio.Protocol):
     """Ends a socket at once: there are more of them than the process may hold."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        # uvloop's transports have no base class in common with asyncio's.
+        cast(asyncio.Transport, transport).abort()
 
 
 class HttpServer:

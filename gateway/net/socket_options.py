@@ -15,7 +15,9 @@ from gateway.errors import ConfigError
 
 NOTSENT_LOWAT_BYTES = 16 * 1024
 WRITE_HIGH_WATER_BYTES = 32 * 1024
-WRITE_LOW_WATER_BYTES = 8 * 1024
+# Nearly nothing: the kernel takes a message but for its last kilobytes, and a next one chosen then
+# would wait behind all of it. Measured as above: 99 % of the results 0.19 s old, not 0.22.
+WRITE_LOW_WATER_BYTES = 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
 BACKLOG = 512
 

@@ -63,7 +63,8 @@ class StreamEndpoint:
         return socket.response
 
     def _connection(self, socket: Socket, principal: str | None) -> Connection:
-        outbox = Outbox(max_bytes=self._limits.max_outbox_bytes)
+        budget = self._connections.output_budget
+        outbox = Outbox(max_bytes=self._limits.max_outbox_bytes, budget=budget)
         connection = Connection(
             socket,
             outbox,

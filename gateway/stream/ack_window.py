@@ -44,6 +44,12 @@ class AckWindow:
         self._unacknowledged = deque(remaining, maxlen=WINDOW_MESSAGES)
         self._full_since = now if self._is_full else None
 
+    def restart(self, seq: int) -> None:
+        """Another connection: nothing was sent on it yet, and the client has all up to ``seq``."""
+        self._acknowledged_seq = max(self._acknowledged_seq, seq)
+        self._unacknowledged.clear()
+        self._full_since = None
+
     @property
     def _is_full(self) -> bool:
         return len(self._unacknowledged) == WINDOW_MESSAGES

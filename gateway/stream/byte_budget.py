@@ -1,10 +1,35 @@
-"""How many bytes the whole process may hold for one purpose."""
+"""How many bytes are held for one purpose, and how many may be."""
 
 from __future__ import annotations
 
 
+class ByteMeter:
+    """Counts bytes held, here and in the whole that this is a part of."""
+
+    __slots__ = ("_whole", "used")
+
+    def __init__(self, whole: ByteMeter | None = None) -> None:
+        self.used = 0
+        self._whole = whole
+
+    def add(self, num_bytes: int) -> None:
+        """Some more are held, or (negative) fewer."""
+        self.used += num_bytes
+        if self._whole is not None:
+            self._whole.add(num_bytes)
+
+    def leave(self) -> None:
+        """Stand alone from now on; idempotent."""
+        if self._whole is not None:
+            self._whole.add(-self.used)
+            self._whole = None
+
+
 class ByteBudget:
-    """Bytes are taken before they are held and given back after; never more than ``limit``."""
+    """For the whole process: bytes are taken before they are held and given back after.
+
+    Never more than ``limit``.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from gateway.stream.token_bucket import TokenBucket
 
 # Windows. A client that keeps to its credit never comes near this: it is broken or hostile.
 FAR_OVER_FACTOR = 2
+SLACK_FRAMES = 2  # one arrives while another is answered
+_RATE_GAIN = 0.1
+_SHRINK_EVERY_S = 1.0
 
 
 class Grant(NamedTuple):
@@ -25,6 +29,12 @@ class CreditWindow:
     its bytes are those of its payload, in all pieces. One frame is always admitted when none is in
     flight, so a frame larger than the byte window still gets through.
 
+    The window begins at its largest, ``max_frames``, and follows what is needed: frames in flight
+    that keep the stream busy are its rate of answers x the time that each is in flight (Little's
+    law), and ``SLACK_FRAMES``. More would only wait. It shrinks by one frame a second at most, and
+    a client that has used up its credit makes it grow by one: so a way that takes long, which
+    nothing here measures, gets the window that it needs. What was granted stays granted.
+
     A refusal is a receipt too and gives its credit back, so frames beyond the credit are also
     counted by themselves: ``FAR_OVER_FACTOR`` windows of them a second are forgiven.
     """
@@ -32,8 +42,13 @@ class CreditWindow:
     def __init__(self, max_frames: int, max_bytes: int) -> None:
         if max_frames < 1 or max_bytes < 1:
             raise ValueError(f"a window of {max_frames} frames, {max_bytes} bytes admits nothing")
-        self._window = Grant(max_frames, max_bytes)
+        self._window = Grant(max_frames, max_bytes)  # at its largest
+        self._num_frames = max_frames  # of the window in use
         self._announced = self._window
+        self._interval_s: float | None = None  # between two answers, smoothed
+        self._in_flight_s = 0.0  # smoothed
+        self._answered_at: float | None = None
+        self._resized_at = float("-inf")
         self._received_frames = 0
         self._received_bytes = 0
         self._settled_frames = 0
@@ -46,9 +61,14 @@ class CreditWindow:
     def grant(self) -> Grant:
         """What the client may have sent in all."""
         return Grant(
-            self._window.max_frames + self._settled_frames,
+            max(self._announced.max_frames, self._num_frames + self._settled_frames),
             self._window.max_bytes + self._settled_bytes,
         )
+
+    @property
+    def window_frames(self) -> int:
+        """How many frames the client should have in flight at most."""
+        return self._num_frames
 
     @property
     def frames_in_flight(self) -> int:
@@ -76,6 +96,8 @@ class CreditWindow:
         is_covered = was_idle or (
             self._received_frames <= grant.max_frames and self._received_bytes <= grant.max_bytes
         )
+        if self._received_frames >= self._announced.max_frames:
+            self._num_frames = min(self._num_frames + 1, self._window.max_frames)
         if not is_covered and not self._overruns.try_take(now):
             self._is_ignored = True
         return is_covered
@@ -91,18 +113,38 @@ class CreditWindow:
         self._settled_frames += num_frames
         self._settled_bytes += num_bytes
 
+    def note_answer(self, in_flight_s: float, now: float) -> None:
+        """A frame got its result ``now``, that long after it came: size the window by it."""
+        before, self._answered_at = self._answered_at, now
+        if before is None:
+            self._in_flight_s, self._resized_at = in_flight_s, now
+            return
+        gap_s = now - before
+        if self._interval_s is None:
+            self._interval_s = gap_s
+        self._interval_s += _RATE_GAIN * (gap_s - self._interval_s)
+        self._in_flight_s += _RATE_GAIN * (in_flight_s - self._in_flight_s)
+        if now < self._resized_at + _SHRINK_EVERY_S:
+            return
+        self._resized_at = now
+        busy = self._in_flight_s / max(self._interval_s, 1e-3)
+        needed = min(math.ceil(busy) + SLACK_FRAMES, self._window.max_frames)
+        self._num_frames = max(needed, self._num_frames - 1)
+
     def next_announcement(self) -> Grant | None:
         """The grant to tell the client now; None while more than half a window is left to it.
 
         A client that has used its credit up has frames in flight, and their receipts find less
-        than half left: nobody waits for a grant that was withheld.
+        than half left; the last of them at the latest brings more than was told: nobody waits for
+        a grant that was withheld.
         """
-        grant = self.grant
-        has_plenty = (
-            self._announced.max_frames - self._received_frames > self._window.max_frames // 2
-            and self._announced.max_bytes - self._received_bytes > self._window.max_bytes // 2
+        grant, told = self.grant, self._announced
+        is_short_of_frames = told.max_frames - self._received_frames <= self._num_frames // 2
+        is_short_of_bytes = told.max_bytes - self._received_bytes <= self._window.max_bytes // 2
+        helps = (is_short_of_frames and grant.max_frames > told.max_frames) or (
+            is_short_of_bytes and grant.max_bytes > told.max_bytes
         )
-        if has_plenty or grant == self._announced:
+        if not helps:
             return None
         self._announced = grant
         return grant

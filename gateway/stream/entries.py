@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from engine.types import DropReason
 
 # A drop is encoded when it leaves, because it may grow until then; this is about its length.
 DROP_BYTES = 120
+
+
+class Keep(Enum):
+    """Which results of a stream a slow reader still gets."""
+
+    ALL = "all"  # whatever happens
+    TIMELY = "timely"  # those within their deadlines
+    NEWEST = "newest"  # of these, none that a newer one makes worthless
 
 
 class OutgoingKind(Enum):
@@ -23,8 +32,9 @@ class OutgoingKind(Enum):
     CLOSED = "closed"  # the stream's last message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+# Structs without garbage collection, because one or two of them are made for every token: a frozen
+# dataclass takes ten times as long. They hold nothing that could refer back to them.
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One WebSocket message for the writer; give it to ``Session.handle_sent`` once written.
 
     ``num_frames`` receipts are complete with this message, the highest for frame ``seq``;
@@ -42,15 +52,16 @@ class Outgoing:
     credit_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultGroup:
+class ResultGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A result with its attachments, already encoded: the pieces go first, the result last.
 
-    ``ordinal`` numbers the frames that a stream received, without gaps, whatever their ``seq``.
+    ``ordinal`` numbers the frames that a stream received, without gaps, whatever their ``seq``;
+    ``ready_at`` (loop time) is when the result could have left.
     """
 
     seq: int
     ordinal: int
+    ready_at: float
     deadline: float | None
     credit_bytes: int
     pieces: tuple[bytes, ...]
@@ -61,8 +72,7 @@ class ResultGroup:
         return len(self.text) + sum(map(len, self.pieces))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropRange:
+class DropRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Consecutive frames that were given up for the same reason."""
 
     reason: DropReason
@@ -94,8 +104,7 @@ class DropRange:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamText:
+class StreamText(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Any other message of a stream; ``seq`` is that of the frame it answers, or of the event."""
 
     kind: OutgoingKind
@@ -111,10 +120,10 @@ class StreamText:
 Entry = ResultGroup | DropRange | StreamText
 
 
-def drop_of(group: ResultGroup) -> DropRange:
-    """What is told instead of a result that comes too late."""
+def drop_of(group: ResultGroup, reason: DropReason) -> DropRange:
+    """What is told instead of a result that is not worth sending any more."""
     return DropRange(
-        reason=DropReason.LATE,
+        reason=reason,
         first_seq=group.seq,
         last_seq=group.seq,
         first_ordinal=group.ordinal,

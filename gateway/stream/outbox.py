@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.stream.entries import Entry, Outgoing, OutgoingKind
+from engine.types import DropReason
+from gateway.stream.byte_budget import ByteMeter
+from gateway.stream.entries import Entry, Keep, Outgoing, OutgoingKind
+from gateway.stream.output_budget import OutputBudget
 from gateway.stream.stream_queue import StreamQueue
 from gateway.wire.codec import encode
 from gateway.wire.messages import Credit, ServerMessage
@@ -23,16 +26,16 @@ class OutboxFull(Exception):
     """The client reads too slowly for what must not be dropped."""
 
 
-def _ignore() -> None:
-    """Until the writer has said how to wake it."""
+def ignore() -> None:
+    """Until somebody has said what is to be done."""
 
 
-def _ignore_settled(stream: int, seq: int, delivered: bool) -> None:
-    """Until the session has said where it counts."""
+def ignore_settled(stream: int, seq: int, reason: DropReason | None) -> None:
+    """While there is no session that counts."""
 
 
-def _ignore_popped(outgoing: Outgoing) -> None:
-    """Until the session has said where it counts."""
+def ignore_popped(outgoing: Outgoing) -> None:
+    """While there is no session that counts."""
 
 
 @dataclass(slots=True)
@@ -51,23 +54,34 @@ class Outbox:
     weight (start-time fair queueing); inside a stream first in, first out. One message at a time
     leaves, so control and other streams pass between the pieces of a large attachment.
 
-    A result is decided when its first message leaves: ``on_settled(stream, seq, delivered)`` tells
-    it, and ``on_popped`` every message that leaves. Past its deadline a result leaves as
-    ``drop(late)``, unless the stream is lossless. Drops of the same reason merge while they wait.
+    A result is decided when its first message leaves: ``on_settled(stream, seq, reason)`` tells it
+    (None: it leaves as it is), and ``on_popped`` every message that leaves. Past its deadline a
+    result leaves as ``drop(late)``, and as ``drop(superseded)`` when the reader lags and a newer
+    one waits, as far as the stream's ``Keep`` lets it. Drops of one reason merge while they wait.
 
     Bounds: over ``max_bytes``, the oldest waiting results of the stream with most bytes become
     ``drop(late)``. What may not be given up (lossless results, errors) may grow to ``KEPT_FACTOR``
     times that, then ``OutboxFull``, as beyond ``max_control`` messages about the connection. One
     answer is always let in, however large. How many answers a stream can have waiting is bounded
-    by its credit.
+    by its credit. When all connections together hold more than ``budget``, the one with most gives
+    up every result that waits, or else is lost: ``on_overflow``.
     """
 
-    def __init__(self, *, max_bytes: int, max_control: int = MAX_CONTROL) -> None:
-        self.on_wake: Callable[[], None] = _ignore
-        self.on_settled: Callable[[int, int, bool], None] = _ignore_settled
-        self.on_popped: Callable[[Outgoing], None] = _ignore_popped
+    def __init__(
+        self,
+        *,
+        max_bytes: int,
+        max_control: int = MAX_CONTROL,
+        budget: OutputBudget | None = None,
+    ) -> None:
+        self.on_wake: Callable[[], None] = ignore
+        self.on_overflow: Callable[[], None] = ignore
+        self.on_settled: Callable[[int, int, DropReason | None], None] = ignore_settled
+        self.on_popped: Callable[[Outgoing], None] = ignore_popped
         self._max_bytes = max_bytes
         self._max_control = max_control
+        self._budget = OutputBudget() if budget is None else budget
+        self._meter = ByteMeter(self._budget.meter)
         self._control: deque[bytes] = deque()
         self._control_bytes = 0
         self._credits: dict[int, Credit] = {}  # the newest per stream
@@ -75,17 +89,18 @@ class Outbox:
         self._schedule: list[tuple[float, int, _Share]] = []  # heap by virtual start
         self._virtual_time = 0.0
         self._num_scheduled = 0  # ties leave in the order in which they were scheduled
+        self._budget.join(self)
 
     @property
     def size_bytes(self) -> int:
         """Bytes waiting, without what has been popped and grants of credit."""
-        return self._control_bytes + sum(s.queue.size_bytes for s in self._shares.values())
+        return self._meter.used
 
     @property
     def is_empty(self) -> bool:
         return not self._control and not self._credits and self._num_answers == 0
 
-    def open_stream(self, stream: int, *, weight: float, keeps_late: bool) -> None:
+    def open_stream(self, stream: int, *, weight: float, keep: Keep) -> None:
         """Make room for a stream; it is forgotten when its ``closed`` is popped.
 
         Raises:
@@ -94,7 +109,7 @@ class Outbox:
         if stream in self._shares:
             raise ValueError(f"stream {stream} is open")
         settle = partial(self._settle, stream)
-        queue = StreamQueue(stream, settle, weight=weight, keeps_late=keeps_late)
+        queue = StreamQueue(stream, settle, self._meter, weight=weight, keep=keep)
         self._shares[stream] = _Share(queue)
 
     def put_control(self, message: ServerMessage) -> None:
@@ -111,7 +126,7 @@ class Outbox:
         else:
             data = encode(message)
             self._control.append(data)
-            self._control_bytes += len(data)
+            self._count_control(len(data))
             self._make_room()
         self.on_wake()
 
@@ -123,48 +138,66 @@ class Outbox:
         """
         share = self._shares[stream]
         share.queue.put(entry)
-        self._activate(share)
-        self._make_room()
+        if not share.is_scheduled:
+            self._activate(share)
+        if self._meter.used > self._max_bytes or self._budget.is_over:
+            self._make_room()
         self.on_wake()
 
     def pop(self, now: float) -> Outgoing | None:
         """The next message, or None when nothing waits."""
-        outgoing = self._pop_control() or self._pop_stream(now)
-        if outgoing is not None:
-            self.on_popped(outgoing)
+        if self._control or self._credits:
+            outgoing = self._pop_control()
+        elif self._schedule:
+            outgoing = self._pop_stream(now)
+        else:
+            return None
+        self.on_popped(outgoing)
         return outgoing
 
     def clear(self) -> None:
         """Forget everything, undecided: the connection is gone."""
+        self._budget.leave(self)
+        self._meter.leave()
+        self._meter = ByteMeter()
         self._control.clear()
         self._control_bytes = 0
         self._credits.clear()
         self._shares.clear()
         self._schedule.clear()
 
+    def relieve(self) -> None:
+        """Make room for other connections: give up what waits and may be, or the connection."""
+        droppable = [s.queue for s in self._shares.values() if s.queue.droppable_bytes]
+        for queue in droppable:
+            while queue.droppable_bytes:
+                queue.give_up_oldest()
+        if not droppable:
+            self._budget.leave(self)
+            self._meter.leave()
+            self.on_overflow()
+
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
         assert self._control_bytes == sum(map(len, self._control))
+        streams_bytes = sum(share.queue.size_bytes for share in self._shares.values())
+        assert self._meter.used == self._control_bytes + streams_bytes
         for share in self._shares.values():
             share.queue.check_integrity()
             assert share.is_scheduled == (len(share.queue) > 0)
         assert len(self._schedule) == sum(s.is_scheduled for s in self._shares.values())
         assert self._credits.keys() <= self._shares.keys()
 
-    def _pop_control(self) -> Outgoing | None:
+    def _pop_control(self) -> Outgoing:
         if self._control:
             data = self._control.popleft()
-            self._control_bytes -= len(data)
+            self._count_control(-len(data))
             return Outgoing(kind=OutgoingKind.CONTROL, data=data)
-        if self._credits:
-            stream = next(iter(self._credits))
-            credit = self._credits.pop(stream)
-            return Outgoing(kind=OutgoingKind.CONTROL, data=encode(credit), stream=stream)
-        return None
+        stream = next(iter(self._credits))
+        credit = self._credits.pop(stream)
+        return Outgoing(kind=OutgoingKind.CONTROL, data=encode(credit), stream=stream)
 
-    def _pop_stream(self, now: float) -> Outgoing | None:
-        if not self._schedule:
-            return None
+    def _pop_stream(self, now: float) -> Outgoing:
         start, _, share = heapq.heappop(self._schedule)
         self._virtual_time = start
         # Still marked as scheduled: settling a result may put more into this very queue.
@@ -174,20 +207,22 @@ class Outbox:
         if outgoing.kind is OutgoingKind.CLOSED:
             del self._shares[share.queue.stream]
             self._credits.pop(share.queue.stream, None)
-        else:
+        elif share.queue:
             self._activate(share)
         return outgoing
 
     def _activate(self, share: _Share) -> None:
-        if share.is_scheduled or len(share.queue) == 0:
-            return
         share.is_scheduled = True
         self._num_scheduled += 1
         start = max(self._virtual_time, share.finish)
         heapq.heappush(self._schedule, (start, self._num_scheduled, share))
 
-    def _settle(self, stream: int, seq: int, delivered: bool) -> None:
-        self.on_settled(stream, seq, delivered)
+    def _count_control(self, num_bytes: int) -> None:
+        self._control_bytes += num_bytes
+        self._meter.add(num_bytes)
+
+    def _settle(self, stream: int, seq: int, reason: DropReason | None) -> None:
+        self.on_settled(stream, seq, reason)
 
     @property
     def _num_answers(self) -> int:
@@ -200,6 +235,8 @@ class Outbox:
             if victim is None or victim.droppable_bytes == 0:
                 break
             victim.give_up_oldest()
+        if self._budget.is_over:
+            self._budget.make_room()
         if self._is_over(KEPT_FACTOR * self._max_bytes):
             raise OutboxFull(f"{self.size_bytes} bytes wait for a slow reader")
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from engine.types import DropReason
+from gateway.stream.byte_budget import ByteMeter
 from gateway.stream.entries import (
     DropRange,
     Entry,
+    Keep,
     Outgoing,
     OutgoingKind,
     ResultGroup,
@@ -17,25 +20,49 @@ from gateway.stream.entries import (
 from gateway.wire.codec import encode
 from gateway.wire.messages import Drop
 
-Settle = Callable[[int, bool], None]  # (seq, delivered)
+Settle = Callable[[int, DropReason | None], None]  # (seq, why it was given up; None: it leaves)
+
+# A result that has waited longer than this waits for its reader: a burst of healthy results passes
+# in less. Then only the newest is worth the reader's time.
+LAG_S = 0.01
 
 
 class StreamQueue:
     """First in, first out; a group once begun is finished before anything else leaves.
 
-    ``settle(seq, delivered)`` is called exactly once for each result, when its fate is decided: it
-    begins to leave, or it is told as ``drop(late)`` because its deadline has passed or room was
-    needed. ``settle`` may ``put`` into this very queue. ``keeps_late``: no result is given up.
+    ``settle(seq, reason)`` is called exactly once for each result, when its fate is decided: it
+    begins to leave (None), or it is told as dropped, because its deadline has passed or room was
+    needed (``late``), or because the reader lags and a newer one waits (``superseded``). ``keep``
+    says which of these may happen. ``settle`` may ``put`` into this very queue.
     """
 
-    def __init__(self, stream: int, settle: Settle, *, weight: float, keeps_late: bool) -> None:
+    # Every token passes here, one stream after the other: what is close together stays in cache.
+    __slots__ = (
+        "_begun",
+        "_entries",
+        "_keep",
+        "_meter",
+        "_num_results",
+        "_pieces",
+        "_settle",
+        "droppable_bytes",
+        "size_bytes",
+        "stream",
+        "weight",
+    )
+
+    def __init__(
+        self, stream: int, settle: Settle, meter: ByteMeter, *, weight: float, keep: Keep
+    ) -> None:
         self.stream = stream
         self.weight = weight
-        self.size_bytes = 0  # not yet taken
+        self.size_bytes = 0  # not yet taken; also counted by ``meter``
         self.droppable_bytes = 0  # of results that may still be given up
         self._settle = settle
-        self._keeps_late = keeps_late
+        self._meter = meter
+        self._keep = keep
         self._entries: deque[Entry] = deque()
+        self._num_results = 0  # among the entries
         self._begun: ResultGroup | None = None
         self._pieces: deque[bytes] = deque()  # of ``_begun``
 
@@ -45,9 +72,9 @@ class StreamQueue:
 
     def put(self, entry: Entry) -> None:
         """Append, or extend the last entry if both are drops that may be told as one."""
-        last = self._entries[-1] if self._entries else None
-        if isinstance(entry, DropRange) and isinstance(last, DropRange):
-            merged = last.merge(entry)
+        if isinstance(entry, DropRange) and self._entries:
+            last = self._entries[-1]
+            merged = last.merge(entry) if isinstance(last, DropRange) else None
             if merged is not None:
                 self._entries[-1] = merged
                 return
@@ -61,28 +88,34 @@ class StreamQueue:
         entry = self._pop()
         if isinstance(entry, StreamText):
             return self._outgoing_text(entry)
-        if isinstance(entry, ResultGroup) and not self._is_late(entry, now):
-            self._begun = entry
-            self._pieces.extend(entry.pieces)
-            self.size_bytes += entry.size_bytes
-            outgoing = self._take_part(entry)
-            self._settle(entry.seq, True)
-            return outgoing
-        return self._take_drops(entry, now)
+        if isinstance(entry, DropRange):
+            return self._take_drops(entry, now)
+        reason = self._reason_to_drop(entry, now, self._num_results)
+        if reason is not None:
+            self._settle(entry.seq, reason)
+            return self._take_drops(drop_of(entry, reason), now)
+        self._begun = entry
+        self._pieces.extend(entry.pieces)
+        self._resize(entry.size_bytes)
+        outgoing = self._take_part(entry)
+        self._settle(entry.seq, None)
+        return outgoing
 
     def give_up_oldest(self) -> None:
         """Tell the oldest result that waits as dropped; there must be one (``droppable_bytes``)."""
         for index, entry in enumerate(self._entries):
             if isinstance(entry, ResultGroup):
                 self._account(entry, -1)
-                self._replace(index, drop_of(entry))
-                self._settle(entry.seq, False)
+                self._replace(index, drop_of(entry, DropReason.LATE))
+                self._settle(entry.seq, DropReason.LATE)
                 return
 
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
-        results = sum(e.size_bytes for e in self._entries if isinstance(e, ResultGroup))
-        assert self.droppable_bytes == (0 if self._keeps_late else results)
+        results = [entry for entry in self._entries if isinstance(entry, ResultGroup)]
+        assert self._num_results == len(results)
+        is_kept = self._keep is Keep.ALL
+        assert self.droppable_bytes == (0 if is_kept else sum(r.size_bytes for r in results))
         begun_bytes = 0 if self._begun is None else len(self._begun.text)
         begun_bytes += sum(map(len, self._pieces))
         assert self.size_bytes == sum(e.size_bytes for e in self._entries) + begun_bytes
@@ -90,7 +123,7 @@ class StreamQueue:
     def _take_part(self, group: ResultGroup) -> Outgoing:
         if self._pieces:
             piece = self._pieces.popleft()
-            self.size_bytes -= len(piece)
+            self._resize(-len(piece))
             return Outgoing(
                 kind=OutgoingKind.ATTACHMENT,
                 data=piece,
@@ -100,7 +133,7 @@ class StreamQueue:
                 deadline=group.deadline,
             )
         self._begun = None
-        self.size_bytes -= len(group.text)
+        self._resize(-len(group.text))
         return Outgoing(
             kind=OutgoingKind.RESULT,
             data=group.text,
@@ -111,33 +144,37 @@ class StreamQueue:
             credit_bytes=group.credit_bytes,
         )
 
-    def _take_drops(self, entry: ResultGroup | DropRange, now: float) -> Outgoing:
-        """The entry as a drop, together with what follows and may be told in the same breath."""
-        drops = self._as_drop(entry)
+    def _take_drops(self, drops: DropRange, now: float) -> Outgoing:
+        """``drops``, together with what follows and may be told in the same breath."""
         while self._entries:
             follower = self._entries[0]
             if isinstance(follower, StreamText):
                 break
-            if isinstance(follower, ResultGroup) and not self._is_late(follower, now):
-                break
-            later = follower if isinstance(follower, DropRange) else drop_of(follower)
-            merged = drops.merge(later)
+            reason = None
+            if isinstance(follower, ResultGroup):
+                reason = self._reason_to_drop(follower, now, self._num_results - 1)
+                if reason is None:
+                    break
+                merged = drops.merge(drop_of(follower, reason))
+            else:
+                merged = drops.merge(follower)
             if merged is None:
                 break
-            self._pop()
-            if isinstance(follower, ResultGroup):
-                self._settle(follower.seq, False)
             drops = merged
+            self._pop()
+            if reason is not None:
+                self._settle(drops.last_seq, reason)
         return self._outgoing_drop(drops)
 
-    def _as_drop(self, entry: ResultGroup | DropRange) -> DropRange:
-        if isinstance(entry, DropRange):
-            return entry
-        self._settle(entry.seq, False)
-        return drop_of(entry)
-
-    def _is_late(self, group: ResultGroup, now: float) -> bool:
-        return not self._keeps_late and group.deadline is not None and now > group.deadline
+    def _reason_to_drop(self, group: ResultGroup, now: float, num_newer: int) -> DropReason | None:
+        """Why the result is not worth sending any more; None: it is."""
+        if self._keep is Keep.ALL:
+            return None
+        if group.deadline is not None and now > group.deadline:
+            return DropReason.LATE
+        if self._keep is Keep.NEWEST and num_newer > 0 and now - group.ready_at > LAG_S:
+            return DropReason.SUPERSEDED
+        return None
 
     def _replace(self, index: int, drop: DropRange) -> None:
         before = self._entries[index - 1] if index > 0 else None
@@ -156,9 +193,15 @@ class StreamQueue:
 
     def _account(self, entry: Entry, sign: int) -> None:
         size_bytes = sign * entry.size_bytes
-        self.size_bytes += size_bytes
-        if isinstance(entry, ResultGroup) and not self._keeps_late:
-            self.droppable_bytes += size_bytes
+        self._resize(size_bytes)
+        if isinstance(entry, ResultGroup):
+            self._num_results += sign
+            if self._keep is not Keep.ALL:
+                self.droppable_bytes += size_bytes
+
+    def _resize(self, num_bytes: int) -> None:
+        self.size_bytes += num_bytes
+        self._meter.add(num_bytes)
 
     def _outgoing_text(self, entry: StreamText) -> Outgoing:
         answers_frame = entry.seq is not None and entry.kind is OutgoingKind.STREAM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,11 @@ from engine.batching.executor import ExecutorEvents, Work
 from engine.errors import EngineError
 from engine.types import Failed, Result, Timing
 from engine.workers.pool import PoolStatistics
+
+Seconds = Callable[[int], float]  # by batch size
+
+# A model that takes hardly any time, whatever the size: company always pays.
+FLAT_RUN_S = dict.fromkeys(range(1, 129), 1e-6)
 
 
 def echo(work: Work) -> bytes:
@@ -33,9 +39,10 @@ class FakeExecutor:
     """``workers`` workers with room for ``1 + prefetch`` batches each and ``slab_items`` items.
 
     With ``run_s=None`` nothing is answered until the test says so (``finish``, ``kill``,
-    ``fail``); with a number every worker runs its batches one after the other, each for
-    ``run_s`` seconds. ``block`` stops that, as a model that hangs would. An answer's data is what
-    ``respond`` makes of its item, by default the payload, so that mixed-up answers show.
+    ``fail``); with a number, or a function of the batch's size, every worker runs its batches one
+    after the other, each for so many seconds. ``block`` stops that, as a model that hangs would.
+    An answer's data is what ``respond`` makes of its item, by default the payload, so that
+    mixed-up answers show.
     """
 
     def __init__(
@@ -44,11 +51,12 @@ class FakeExecutor:
         *,
         workers: int = 1,
         prefetch: int = 0,
-        run_s: float | None = None,
+        run_s: float | Seconds | None = None,
         slab_items: int = 1000,
         warmup_run_s: dict[int, float] | None = None,
         respond: Callable[[Work], bytes | EngineError] = echo,
         model: str = "fake",
+        version: str = "1",
     ) -> None:
         self.batches: list[FakeBatch] = []  # every batch ever dispatched
         self.busy: list[FakeBatch] = []  # not finished
@@ -59,12 +67,14 @@ class FakeExecutor:
         self.is_started = False
         self.start_error: BaseException | None = None
         self.start_gate: asyncio.Event | None = None  # start waits for it
+        self.queue_ages_s: deque[float] = deque(maxlen=100)  # as told by ``tend``
         self._events = events
         self._slots = 1 + prefetch
         self._slab_items = slab_items
-        self._warmup_run_s = warmup_run_s or {}
+        self._warmup_run_s = FLAT_RUN_S if warmup_run_s is None else warmup_run_s
         self._respond = respond
         self._model = model
+        self._version = version
         self._is_blocked = False
 
     # --- Executor
@@ -113,6 +123,9 @@ class FakeExecutor:
         for worker in sorted(self.alive):
             self.kill(worker, "closed")
 
+    def tend(self, queue_age_s: float) -> None:
+        self.queue_ages_s.append(queue_age_s)
+
     def statistics(self) -> PoolStatistics:
         is_ready = self.is_started and bool(self.alive)
         return PoolStatistics(
@@ -134,7 +147,7 @@ class FakeExecutor:
         """Answer a batch (default: the oldest unfinished), or fail it whole."""
         batch = batch or self.busy[0]
         self.busy.remove(batch)
-        self._events.on_batch(len(batch.works), self.run_s or 0.0)
+        self._events.on_batch(len(batch.works), self._seconds(batch))
         for work in batch.works:
             self.slab.discard(work.key)
             answer = error or self._respond(work)
@@ -182,7 +195,12 @@ class FakeExecutor:
     def _run_next(self, worker: int) -> None:
         held = self._held(worker)
         if self.run_s is not None and held and not self._is_blocked:
-            asyncio.get_running_loop().call_later(self.run_s, self._on_ran, held[0])
+            asyncio.get_running_loop().call_later(self._seconds(held[0]), self._on_ran, held[0])
+
+    def _seconds(self, batch: FakeBatch) -> float:
+        if callable(self.run_s):
+            return self.run_s(len(batch.works))
+        return self.run_s or 0.0
 
     def _on_ran(self, batch: FakeBatch) -> None:
         if batch in self.busy and self._held(batch.worker)[0] is batch and not self._is_blocked:
@@ -192,7 +210,7 @@ class FakeExecutor:
         return Result(
             data=data,
             model=self._model,
-            version="1",
-            timing=Timing(run=round((self.run_s or 0.0) * 1e6)),
+            version=self._version,
+            timing=Timing(run=round(self._seconds(batch) * 1e6)),
             batch_size=len(batch.works),
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from engine.batching.batcher import BatcherLane, ModelBatcher
 from engine.config import ModelConfig
@@ -12,13 +13,24 @@ from tests.fakes.executor import FakeExecutor
 
 
 class ModelBench:
-    """A batcher over a fake executor; ``told`` is what every lane was told, and when."""
+    """A batcher over a fake executor; ``config`` is the model's, ``told`` what every lane was told,
+    and when."""
 
-    def __init__(self, *, window_ms: float = 5.0, max_batch_size: int = 4, **executor: object):
-        config = ModelConfig(
-            max_batch_size=max_batch_size, batch_timeout_millis=window_ms, max_concurrent_requests=9
+    def __init__(
+        self,
+        *,
+        window_ms: float = 5.0,
+        max_batch_size: int = 4,
+        config: Mapping[str, Any] | None = None,
+        **executor: object,
+    ):
+        model_config = ModelConfig(
+            max_batch_size=max_batch_size,
+            batch_timeout_millis=window_ms,
+            max_concurrent_requests=9,
+            **(config or {}),
         )
-        self.batcher = ModelBatcher("m", config)
+        self.batcher = ModelBatcher("m", model_config)
         self.executor = FakeExecutor(self.batcher, **executor)  # type: ignore[arg-type]
         self.batcher.start(self.executor)
         self.told: list[tuple[float, int, Progress | Outcome]] = []

@@ -20,6 +20,22 @@ def save_matmul(path: Path, rows: int | str = "n") -> Path:
     return _save(path, nodes, {"x": [rows, 4]}, {"y": [rows, 3]}, [weights])
 
 
+def save_classifier(path: Path, *, size: int, classes: int) -> Path:
+    """``scores [n, classes]`` of ``images [n, 3, size, size]``: a convolution, then a sum over the
+    picture, with weights drawn once."""
+    random = np.random.default_rng(0)
+    kernels = random.standard_normal((classes, 3, 3, 3)).astype(np.float32)
+    weights = helper.make_tensor("w", TensorProto.FLOAT, kernels.shape, kernels.flatten())
+    nodes = [
+        helper.make_node("Conv", ["images", "w"], ["maps"]),
+        helper.make_node("Relu", ["maps"], ["active"]),
+        helper.make_node("GlobalAveragePool", ["active"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["scores"]),
+    ]
+    shape: Shape = ["n", 3, size, size]
+    return _save(path, nodes, {"images": shape}, {"scores": ["n", classes]}, [weights])
+
+
 def save_running_sum(path: Path) -> Path:
     """``y = cumsum(x)`` along the first axis, which is free but is not a batch."""
     axis = helper.make_tensor("axis", TensorProto.INT64, [], [0])

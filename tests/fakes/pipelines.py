@@ -8,7 +8,8 @@ told. Per item, in ``Item.options`` (JSON, all keys optional)::
 
     {"stage": "prepare" | "run" | "interpret",   where the rest happens; default run
      "sleep_s": 0.2,                             sleep first
-     "act": "invalid" | "raise" | "abort" | "exit" | "hang" | "keep",
+     "act": "invalid" | "raise" | "abort" | "exit" | "hang" | "keep" | "bloat",
+     "bloat_mb": 64,                             memory that ``bloat`` takes and never gives back
      "once": "/path/that/does/not/exist",        act only if this file can be created
      "answer_bytes": 1000,                       pad the answer
      "annotate": "boxes"}                        attach an annotated frame of 16 bytes
@@ -20,13 +21,15 @@ Per model, in ``Manifest.options``::
      "warm_up_s": 0.001,                         time of one made-up batch
      "start": "hang" | "raise" | "startup_error" | "abort",
      "start_worker": 0,                          only this worker misbehaves at start
-     "start_once": "/path"}                      only if this file can be created
+     "start_once": "/path",                      only if this file can be created
+     "bloat_mb": 64}                             take so much memory at each SIGUSR1
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +45,7 @@ from engine.types import Attachment, AttachmentKind
 
 HANG_S = 3600.0
 KEPT: list[NDArray[np.uint8]] = []
+BLOAT: list[bytes] = []
 
 
 def worker_index() -> int:
@@ -72,6 +76,9 @@ class Scripted:
         if options.get("slow_worker") == worker_index():
             self._run_s = float(options["slow_run_s"])
         self._warm_up_s = float(options.get("warm_up_s", 0.0))
+        if "bloat_mb" in options:
+            size_mb = int(options["bloat_mb"])
+            signal.signal(signal.SIGUSR1, lambda *_: bloat(size_mb))
 
     def warm_up(self, batch_size: int) -> None:
         time.sleep(self._warm_up_s)
@@ -127,10 +134,17 @@ def act(script: Mapping[str, Any], stage: str, payload: memoryview | None) -> No
             time.sleep(HANG_S)
         case "keep" if payload is not None:
             KEPT.append(np.frombuffer(payload, np.uint8))
+        case "bloat":
+            bloat(int(script.get("bloat_mb", 64)))
         case None:
             pass
         case other:
             raise ValueError(f"unknown act {other!r}")
+
+
+def bloat(size_mb: int) -> None:
+    """Take memory, every page of it, and never give it back."""
+    BLOAT.append(b"x" * (size_mb << 20))
 
 
 def created(path: str) -> bool:

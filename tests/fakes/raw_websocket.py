@@ -13,14 +13,23 @@ TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 
 
 class RawWebSocket:
-    """Frames by hand over a bare socket. ``receive_buffer_bytes`` makes a stall bite early."""
+    """Frames by hand over a bare socket. ``receive_buffer_bytes`` makes a stall bite early, and
+    with ``send_buffer_bytes`` little waits before what is sent next."""
 
-    def __init__(self, port: int, *, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        receive_buffer_bytes: int | None = None,
+        send_buffer_bytes: int | None = None,
+    ) -> None:
         self._port = port
         self._sock = socket.socket()
         self._sock.setblocking(False)
         if receive_buffer_bytes is not None:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if send_buffer_bytes is not None:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> RawWebSocket:

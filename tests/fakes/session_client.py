@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
+from gateway.config_sections import LimitsConfig, PacingConfig, StreamsConfig, TextConfig
 from gateway.errors import ConnectionFault
 from gateway.session.clock import Clock
+from gateway.session.pacing import Pacing
 from gateway.session.registry import SessionRegistry
 from gateway.session.session import Session
 from gateway.stream.entries import Outgoing
@@ -19,7 +20,16 @@ from gateway.wire.codec import (
     encode,
     encode_binary,
 )
-from gateway.wire.messages import ClientMessage, Hello, Open, StreamKind, StreamOptions
+from gateway.wire.messages import (
+    ClientMessage,
+    Hello,
+    Open,
+    ResumeRequest,
+    ResumeStream,
+    StreamKind,
+    StreamOptions,
+    Welcome,
+)
 from tests.fakes.picture_headers import jpeg_header
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
 from tests.fakes.virtual_loop import VirtualLoop
@@ -33,7 +43,10 @@ def jpeg(width: int = 64, height: int = 48, *, padding: int = 0) -> bytes:
 
 
 class SessionClient:
-    """The client's end of one session, and the writer's."""
+    """The client's end of one session, and the writer's.
+
+    Tokens are not paced unless ``pacing`` says so: then they leave while the loop advances.
+    """
 
     def __init__(
         self,
@@ -42,6 +55,7 @@ class SessionClient:
         limits: LimitsConfig | None = None,
         streams: StreamsConfig | None = None,
         text: TextConfig | None = None,
+        pacing: PacingConfig | None = None,
         kinds: dict[str, str] | None = None,
         registry: SessionRegistry | None = None,
         loop: VirtualLoop | None = None,
@@ -63,16 +77,49 @@ class SessionClient:
             outbox=self.outbox,
             clock=self.clock,
             registry=self.registry,
+            pacing=Pacing(pacing or PacingConfig(websocket="off"), self.clock),
             authenticate=lambda token: "key-1" if token == "secret" else None,
             on_fault=self.faults.append,
             principal=principal,
         )
+        self.connection = self.session.attachment
+        self.limits = limits
+        self.welcome: Welcome | None = None
         self.session.start()
 
     def hello(self) -> SessionClient:
         self.send(Hello())
-        self.receive()
+        (self.welcome,) = self.receive_only(Welcome)
         return self
+
+    def come_back(
+        self, *streams: tuple[int, int], principal: str = "anonymous", token: str | None = None
+    ) -> SessionClient:
+        """Another connection, which asks for this one's session and what follows each
+        ``(stream, last_seq)``; what it is told waits in its outbox."""
+        assert self.welcome is not None
+        other = SessionClient(
+            engine=self.engine,
+            limits=self.limits,
+            registry=self.registry,
+            loop=self.loop,
+            principal=principal,
+        )
+        request = ResumeRequest(
+            session=self.welcome.session,
+            token=self.welcome.resume_token if token is None else token,
+            streams=[ResumeStream(stream=stream, last_seq=seq) for stream, seq in streams],
+        )
+        other.send(Hello(resume=request))
+        outgoing = other.take()
+        assert outgoing is not None
+        other.connection.handle_sent(outgoing)
+        welcome = decode_server(outgoing.data)
+        assert isinstance(welcome, Welcome)
+        other.welcome = welcome
+        if welcome.session == self.welcome.session:
+            other.session = self.session
+        return other
 
     def open(
         self,
@@ -88,7 +135,7 @@ class SessionClient:
         return self.engine.lanes[-1]
 
     def send(self, message: ClientMessage) -> None:
-        self.session.receive_text(encode(message))
+        self.connection.receive_text(encode(message))
 
     def send_frame(
         self,
@@ -102,7 +149,7 @@ class SessionClient:
     ) -> None:
         header = FrameHeader(type=kind, stream=stream, seq=seq, t_us=seq * 10, flags=flags)
         payload = jpeg() if payload is None else payload
-        self.session.receive_binary(encode_binary(header, payload, meta))
+        self.connection.receive_binary(encode_binary(header, payload, meta))
 
     def take(self) -> Outgoing | None:
         """One message as the writer takes it, not yet written."""
@@ -112,7 +159,7 @@ class SessionClient:
         """Everything that waits, written and decoded; binary messages as ``Outgoing``."""
         received: list[Any] = []
         while (outgoing := self.take()) is not None:
-            self.session.handle_sent(outgoing)
+            self.connection.handle_sent(outgoing)
             received.append(decode_server(outgoing.data) if outgoing.is_text else outgoing)
         return received
 

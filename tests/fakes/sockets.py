@@ -9,6 +9,8 @@ from aiohttp import WSMsgType
 from gateway.errors import ConnectionFault
 from gateway.net.websocket import PeerGone, Received
 from gateway.stream.entries import Outgoing
+from gateway.stream.network_estimate import PathSample
+from gateway.stream.network_state import NetworkState
 
 
 class FakeSocket:
@@ -22,6 +24,7 @@ class FakeSocket:
         self.close_frame: tuple[int, str] | None = None
         self.is_closed = False
         self.is_aborted = False
+        self.path: PathSample | None = None  # what the kernel would say
         self._incoming: asyncio.Queue[Received | Exception] = asyncio.Queue()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -58,16 +61,19 @@ class FakeSocket:
             raise received
         return received
 
+    def read_path(self) -> PathSample | None:
+        return self.path
+
     async def wait_writable(self) -> None:
         await self._writable.wait()
 
-    async def send(self, kind: WSMsgType, data: bytes) -> None:
+    def send(self, kind: WSMsgType, data: bytes) -> None:
         if self.is_closed or self.is_aborted:
             raise PeerGone
         self.sent.append((kind, data))
 
-    async def send_close(self, code: int, reason: str) -> None:
-        await self.send(WSMsgType.CLOSE, b"")
+    def send_close(self, code: int, reason: str) -> None:
+        self.send(WSMsgType.CLOSE, b"")
         self.close_frame = (code, reason)
 
     def close(self) -> None:
@@ -85,6 +91,8 @@ class RecordingSession:
         self.sent: list[Outgoing] = []
         self.close_reasons: list[str] = []
         self.fault: Exception | None = None
+        self.paths: list[PathSample] = []
+        self.network = NetworkState()
         self.is_idle = True
 
     def receive_text(self, data: bytes) -> None:
@@ -96,11 +104,17 @@ class RecordingSession:
     def handle_sent(self, outgoing: Outgoing) -> None:
         self.sent.append(outgoing)
 
+    def note_path(self, sample: PathSample) -> None:
+        self.paths.append(sample)
+
     def drain(self, deadline_ms: int) -> None:
         """Nothing to finish."""
 
     def give_up(self) -> None:
         """Nothing to give up."""
+
+    def lose(self, reason: str) -> None:
+        self.close_reasons.append(reason)
 
     def close(self, reason: str) -> None:
         self.close_reasons.append(reason)

@@ -55,11 +55,11 @@ class ListLane:
             self.aside.add(entry.key)
         return None
 
-    def remove(self, key: int) -> Entry | None:
-        entry = next((entry for entry in self.entries if entry.key == key), None)
-        if entry is not None:
+    def remove(self, entry: Entry) -> bool:
+        is_here = entry in self.entries
+        if is_here:
             self.entries.remove(entry)
-        return entry
+        return is_here
 
 
 @given(st.sampled_from(Policy), st.integers(1, 4), OPERATIONS)
@@ -68,17 +68,20 @@ def test_the_lane_does_what_a_list_would(
 ) -> None:
     spec = LaneSpec(model="m", policy=policy, capacity=capacity)
     ring, model = RingLane(spec), ListLane(spec)
+    offered: list[Entry] = []
     for step, (name, number) in enumerate(operations):
         if name.startswith("push"):
             item = Item(id=step, payload=b"", deadline=number if name == "push" else None)
             entry = Entry(key=step, lane_id=0, item=item, offered_at=float(step))
+            offered.append(entry)
             assert outcome(ring.push, entry) == outcome(model.push, entry)
         elif name == "pop":
             assert ring.pop() is model.pop()
         elif name == "pop_viable":
             assert ring.pop_viable(number) is model.pop_viable(number)
         else:
-            assert ring.remove(number) is model.remove(number)
+            entry = offered[number % len(offered)] if offered else None
+            assert entry is None or ring.remove(entry) == model.remove(entry)
         assert len(ring) == len(model.entries) <= capacity
         assert (ring.waiting_since is None) == (len(ring) == 0)
         deadlines = [e.item.deadline for e in model.entries if e.item.deadline is not None]

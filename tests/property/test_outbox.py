@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.types import DropReason
-from gateway.stream.entries import DropRange, Outgoing, OutgoingKind, ResultGroup
+from gateway.stream.entries import DropRange, Keep, Outgoing, OutgoingKind, ResultGroup
 from gateway.stream.outbox import KEPT_FACTOR, Outbox, OutboxFull
 from gateway.wire.messages import Credit
 
 pytestmark = pytest.mark.property
 
 MAX_BYTES = 4000
-LOSSLESS = 3
-STREAMS = st.sampled_from([1, 2, LOSSLESS])
+NEWEST, LOSSLESS = 2, 3
+KEEP = {1: Keep.TIMELY, NEWEST: Keep.NEWEST, LOSSLESS: Keep.ALL}
+STREAMS = st.sampled_from(list(KEEP))
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -25,21 +26,23 @@ class OutboxMachine(RuleBasedStateMachine):
         super().__init__()
         self.outbox = Outbox(max_bytes=MAX_BYTES)
         self.outbox.on_settled = self.settle
-        for stream in (1, 2, LOSSLESS):
-            self.outbox.open_stream(stream, weight=float(stream), keeps_late=stream == LOSSLESS)
+        for stream, keep in KEEP.items():
+            self.outbox.open_stream(stream, weight=float(stream), keep=keep)
         self.now = 0.0
-        self.next_seq = dict.fromkeys((1, 2, LOSSLESS), 0)
+        self.next_seq = dict.fromkeys(KEEP, 0)
         self.undecided: set[tuple[int, int]] = set()
         self.delivered: set[tuple[int, int]] = set()
-        self.undelivered: set[tuple[int, int]] = set()  # settled as late
+        self.undelivered: set[tuple[int, int]] = set()  # settled as late or superseded
         self.told: set[tuple[int, int]] = set()
-        self.last_result = dict.fromkeys((1, 2, LOSSLESS), -1)
+        self.last_result = dict.fromkeys(KEEP, -1)
         self.begun: dict[int, int] = {}  # stream -> seq of the group under way
         self.is_failed = False
 
-    def settle(self, stream: int, seq: int, delivered: bool) -> None:
+    def settle(self, stream: int, seq: int, reason: DropReason | None) -> None:
         self.undecided.remove((stream, seq))
-        (self.delivered if delivered else self.undelivered).add((stream, seq))
+        (self.delivered if reason is None else self.undelivered).add((stream, seq))
+        assert reason is None or KEEP[stream] is not Keep.ALL
+        assert reason is not DropReason.SUPERSEDED or KEEP[stream] is Keep.NEWEST
 
     @precondition(lambda self: not self.is_failed)
     @rule(
@@ -55,6 +58,7 @@ class OutboxMachine(RuleBasedStateMachine):
         group = ResultGroup(
             seq=seq,
             ordinal=seq,
+            ready_at=self.now,
             deadline=None if lifetime is None else self.now + lifetime,
             credit_bytes=1,
             pieces=tuple(bytes(n) for n in pieces),

@@ -85,8 +85,10 @@ class Chaos:
 
     def fail_all(self) -> None:
         owed = {key for key in self.prompts if self.bench.received[key].finish is None}
-        self.failed |= owed - self.withdrawn
         self.bench.tell(self.bench.runner.fail_all("ref"))
+        lost = {key for key in owed if self.bench.received[key].finish is None}
+        self.failed |= owed - lost
+        self.withdrawn |= lost  # who only waited is not told anything either
 
     def step(self) -> None:
         try:

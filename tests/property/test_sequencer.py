@@ -50,6 +50,47 @@ def test_any_interleaving_releases_what_a_model_releases(steps: list[tuple[str, 
             released_last = seq
 
 
+@given(
+    max_gap=st.integers(1, 4),
+    events=st.lists(
+        st.tuples(st.sampled_from(["result", "result", "drop", "duplicate"]), st.integers(0, 11)),
+        max_size=60,
+    ),
+)
+def test_no_gap_grows_too_long_and_nothing_leaves_twice_or_out_of_order(
+    max_gap: int, events: list[tuple[str, int]]
+) -> None:
+    """As the session drives it: drops, results that come twice or after their slot was closed."""
+    sequencer: Sequencer[int] = Sequencer(12, max_gap=max_gap)
+    for seq in range(12):
+        sequencer.reserve(seq)
+    open_slots = set(range(12))  # answers that are still awaited
+    left: list[int] = []
+    dropped: list[int] = []
+    for kind, seq in events:
+        if seq in open_slots:
+            open_slots.discard(seq)
+            is_drop = kind == "drop"
+            released = sequencer.vacate(seq) if is_drop else sequencer.complete(seq, seq)
+            if is_drop:
+                dropped.append(seq)
+            left += [seq for seq, _ in released]
+        elif kind == "duplicate" and seq in sequencer.held:
+            with pytest.raises(ValueError, match="awaits no result"):
+                sequencer.complete(seq, seq)
+        while (overdue := sequencer.overdue) is not None:
+            assert overdue in open_slots
+            assert len(sequencer.held) == max_gap + 1
+            open_slots.discard(overdue)
+            dropped.append(overdue)
+            left += [seq for seq, _ in sequencer.vacate(overdue)]
+        sequencer.check_integrity()
+        assert len(sequencer.held) <= max_gap
+        assert left == sorted(set(left))
+        assert set(left).isdisjoint(dropped)
+    assert len(left) + len(dropped) + len(sequencer) == 12
+
+
 @given(st.permutations(range(8)))
 def test_results_leave_in_order_whatever_order_they_come_in(order: list[int]) -> None:
     sequencer: Sequencer[int] = Sequencer(8)

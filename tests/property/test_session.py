@@ -104,9 +104,12 @@ class Walk:
         if len(self.books) >= 6:
             return
         stream = len(self.books)
+        policy = policy or self.random.choice(["latest", "fifo", "lossless"])
+        paces = [None] if policy == "lossless" else [None, "playout"]
         lane = self.client.open(
             stream,
-            policy=policy or self.random.choice(["latest", "fifo", "lossless"]),
+            policy=policy,
+            pace=self.random.choice(paces),
             deadline_ms=self.random.choice([None, 500.0, 3000.0]),
             weight=self.random.choice([0.5, 1.0, 4.0]),
         )
@@ -132,6 +135,8 @@ class Walk:
         lane = self.some_book()[1].lane
         picture = Attachment(kind=AttachmentKind.ANNOTATED_FRAME, meta=b"{}", payload=bytes(20_000))
         for _ in range(min(self.random.randint(1, 3), len(lane.items))):
+            if not lane.items:
+                return  # too many results waited for the others
             seq = self.random.choice(list(lane.items))
             outcome = self.random.choice(
                 [
@@ -245,6 +250,7 @@ class Walk:
                 self.client.send(EndInput(stream=stream))
             for seq in list(book.lane.items):
                 book.lane.answer(seq)
+        self.client.loop.advance(1.0)  # more than results wait for their playout time
         for _ in range(1000):
             self.pop()
             self.write()

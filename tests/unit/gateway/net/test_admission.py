@@ -10,9 +10,11 @@ import pytest
 from aiohttp import WSMsgType
 
 from gateway.errors import ProblemKind, RequestProblem
-from gateway.net.admission import ConnectionTable
+from gateway.net.admission import ConnectionTable, Spread
 from gateway.net.connection import Connection, Ending
 from gateway.net.websocket import Socket
+from gateway.stream.network_estimate import PathSample
+from gateway.stream.network_state import NetworkState
 from gateway.stream.outbox import Outbox
 from tests.fakes.sockets import FakeSocket, RecordingSession
 from tests.fakes.virtual_time import settle, virtual_time
@@ -76,6 +78,26 @@ async def test_connections_are_counted_with_their_traffic_and_code() -> None:
     await run
     after = table.statistics()
     assert (after.open, after.accepted, after.bytes_in, after.closed) == (0, 1, 3, {1000: 1})
+
+
+@virtual_time
+async def test_networks_are_summed_up_and_segments_survive_their_connection() -> None:
+    table = ConnectionTable(4)
+    found = [connect(table) for _ in range(3)]
+    await settle()
+    for number, (socket, connection, _) in enumerate(found):
+        socket.path = PathSample(
+            rtt_s=0.01, rttvar_s=0.0, num_segments=100, num_retransmitted=number
+        )
+        connection.sample_network()
+        cast(RecordingSession, connection.session).network = NetworkState(rtt_ms=10.0 * number)
+    now = table.statistics()
+    assert (now.rtt_ms.median, now.rtt_ms.p95, now.rtt_ms.max) == (10, 20, 20)
+    assert (now.segments_out, now.segments_again) == (300, 3)
+    table.abort_all()
+    assert await table.wait_empty(asyncio.get_running_loop().time() + 2)
+    after = table.statistics()
+    assert (after.segments_out, after.segments_again, after.rtt_ms) == (300, 3, Spread())
 
 
 @virtual_time

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.stream.byte_budget import ByteBudget
+from gateway.stream.byte_budget import ByteBudget, ByteMeter
 
 pytestmark = pytest.mark.unit
 
@@ -28,3 +28,16 @@ def test_more_cannot_be_given_back_than_was_taken() -> None:
     with pytest.raises(ValueError, match="3 bytes"):
         budget.give_back(3)
     assert budget.used == 2
+
+
+def test_a_part_counts_for_the_whole_until_it_leaves() -> None:
+    whole = ByteMeter()
+    parts = [ByteMeter(whole), ByteMeter(whole)]
+    parts[0].add(10)
+    parts[1].add(5)
+    parts[0].add(-3)
+    assert (whole.used, parts[0].used) == (12, 7)
+    parts[0].leave()
+    parts[0].leave()
+    parts[0].add(100)
+    assert (whole.used, parts[0].used) == (5, 107)

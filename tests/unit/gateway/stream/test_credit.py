@@ -119,3 +119,59 @@ def test_bytes_alone_are_reason_enough_to_announce() -> None:
 def test_an_empty_window_makes_no_sense() -> None:
     with pytest.raises(ValueError, match="admits nothing"):
         CreditWindow(0, 1)
+
+
+def serve(window: CreditWindow, *, rate_hz: float, in_flight_s: float, seconds: float) -> None:
+    """Results at a steady rate, none of whose frames meets the end of the credit."""
+    for step in range(int(seconds * rate_hz)):
+        receive(window, 1)
+        window.settle(1, 1)
+        window.note_answer(in_flight_s, step / rate_hz)
+        window.next_announcement()
+
+
+def test_the_window_shrinks_to_what_keeps_the_stream_busy() -> None:
+    window = CreditWindow(16, 1000)
+    serve(window, rate_hz=30, in_flight_s=0.1, seconds=20)
+    assert window.window_frames == 3 + 2  # 30 a second, each a tenth of a second, and some slack
+
+
+def test_the_window_shrinks_by_one_frame_a_second_and_not_in_the_first() -> None:
+    window = CreditWindow(16, 1000)
+    serve(window, rate_hz=30, in_flight_s=0.03, seconds=1)
+    assert window.window_frames == 16
+    serve(window, rate_hz=30, in_flight_s=0.03, seconds=2.5)
+    assert window.window_frames in (14, 15)
+
+
+def test_a_client_that_has_used_up_its_credit_gets_more() -> None:
+    window = CreditWindow(8, 1000)
+    serve(window, rate_hz=10, in_flight_s=0.02, seconds=20)
+    assert window.window_frames == 3
+    before = window.grant.max_frames
+    while window.grant.max_frames == before and window.frames_in_flight < 8:
+        assert receive(window, 1, 20.0)
+        if window.window_frames > 3:
+            break
+    assert window.window_frames == 4
+
+
+def test_what_was_granted_stays_granted_while_the_window_shrinks() -> None:
+    window = CreditWindow(16, 10_000)
+    granted = window.grant.max_frames
+    for step in range(600):
+        receive(window, 1)
+        window.settle(1, 1)
+        window.note_answer(0.01, step / 30)
+        announced = window.next_announcement()
+        assert window.grant.max_frames >= granted
+        if announced is not None:
+            assert announced.max_frames >= granted
+            granted = announced.max_frames
+        assert granted > step + 1, "the client may always go on"
+
+
+def test_the_window_never_exceeds_what_was_configured() -> None:
+    window = CreditWindow(4, 1000)
+    serve(window, rate_hz=100, in_flight_s=2.0, seconds=5)
+    assert window.window_frames == 4

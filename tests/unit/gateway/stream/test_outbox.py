@@ -6,8 +6,16 @@ import msgspec
 import pytest
 
 from engine.types import DropReason
-from gateway.stream.entries import DropRange, Outgoing, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.entries import (
+    DropRange,
+    Keep,
+    Outgoing,
+    OutgoingKind,
+    ResultGroup,
+    StreamText,
+)
 from gateway.stream.outbox import KEPT_FACTOR, Outbox, OutboxFull
+from gateway.stream.output_budget import OutputBudget
 from gateway.wire.messages import Credit, GoAway, ServerPong
 
 pytestmark = pytest.mark.unit
@@ -16,18 +24,24 @@ pytestmark = pytest.mark.unit
 def an_outbox(max_bytes: int = 1 << 20) -> Outbox:
     """Streams 1 and 2 with equal weights; 3 is lossless."""
     outbox = Outbox(max_bytes=max_bytes)
-    outbox.open_stream(1, weight=1.0, keeps_late=False)
-    outbox.open_stream(2, weight=1.0, keeps_late=False)
-    outbox.open_stream(3, weight=1.0, keeps_late=True)
+    outbox.open_stream(1, weight=1.0, keep=Keep.TIMELY)
+    outbox.open_stream(2, weight=1.0, keep=Keep.TIMELY)
+    outbox.open_stream(3, weight=1.0, keep=Keep.ALL)
     return outbox
 
 
 def a_result(
-    seq: int, *, size: int = 100, pieces: tuple[int, ...] = (), deadline: float | None = None
+    seq: int,
+    *,
+    size: int = 100,
+    pieces: tuple[int, ...] = (),
+    deadline: float | None = None,
+    ready_at: float = 0.0,
 ) -> ResultGroup:
     return ResultGroup(
         seq=seq,
         ordinal=seq,
+        ready_at=ready_at,
         deadline=deadline,
         credit_bytes=1000,
         pieces=tuple(bytes(length) for length in pieces),
@@ -116,8 +130,8 @@ def test_the_same_stream_does_not_come_between_its_pieces() -> None:
 
 def test_streams_share_the_bytes_by_weight() -> None:
     outbox = Outbox(max_bytes=1 << 20)
-    outbox.open_stream(1, weight=3.0, keeps_late=False)
-    outbox.open_stream(2, weight=1.0, keeps_late=False)
+    outbox.open_stream(1, weight=3.0, keep=Keep.TIMELY)
+    outbox.open_stream(2, weight=1.0, keep=Keep.TIMELY)
     for seq in range(100):
         outbox.put(1, a_result(seq))
         outbox.put(2, a_result(seq))
@@ -140,7 +154,7 @@ def test_a_stream_that_was_silent_saves_no_turns() -> None:
 
 def test_a_result_past_its_deadline_leaves_as_a_drop() -> None:
     outbox = an_outbox()
-    settled: list[tuple[int, int, bool]] = []
+    settled: list[tuple[int, int, DropReason | None]] = []
     outbox.on_settled = lambda *args: settled.append(args)
     outbox.put(1, a_result(1, deadline=5.0))
     outbox.put(1, a_result(2, deadline=6.0))
@@ -156,7 +170,7 @@ def test_a_result_past_its_deadline_leaves_as_a_drop() -> None:
     }
     assert (late.num_frames, late.credit_bytes) == (2, 2000)
     assert result.seq == 3
-    assert settled == [(1, 1, False), (1, 2, False), (1, 3, True)]
+    assert settled == [(1, 1, DropReason.LATE), (1, 2, DropReason.LATE), (1, 3, None)]
 
 
 def test_a_group_once_begun_is_finished_past_its_deadline() -> None:
@@ -209,14 +223,14 @@ def test_a_range_counts_frames_not_sequence_numbers() -> None:
 
 def test_over_budget_the_oldest_results_of_the_biggest_stream_are_late() -> None:
     outbox = an_outbox(max_bytes=2000)
-    settled: list[tuple[int, int, bool]] = []
+    settled: list[tuple[int, int, DropReason | None]] = []
     outbox.on_settled = lambda *args: settled.append(args)
     outbox.put(2, a_result(1, size=300))
     for seq in range(1, 7):
         outbox.put(1, a_result(seq, size=500))
         outbox.check_integrity()
         assert outbox.size_bytes <= 2000
-    assert settled == [(1, 1, False), (1, 2, False), (1, 3, False)]
+    assert settled == [(1, seq, DropReason.LATE) for seq in (1, 2, 3)]
     (of_other_stream,) = [o for o in drain(outbox) if o.stream == 2]
     assert of_other_stream.kind is OutgoingKind.RESULT
 
@@ -244,6 +258,93 @@ def test_droppable_results_make_room_for_lossless_ones() -> None:
     assert kinds == {1: OutgoingKind.DROP, 3: OutgoingKind.RESULT}
 
 
+def a_newest_outbox(num_results: int) -> tuple[Outbox, list[tuple[int, int, DropReason | None]]]:
+    """Stream 1 keeps the newest; one result is ready every 33 ms, the first at 0."""
+    outbox = Outbox(max_bytes=1 << 20)
+    outbox.open_stream(1, weight=1.0, keep=Keep.NEWEST)
+    settled: list[tuple[int, int, DropReason | None]] = []
+    outbox.on_settled = lambda *args: settled.append(args)
+    for seq in range(num_results):
+        outbox.put(1, a_result(seq, ready_at=seq * 0.033))
+    return outbox, settled
+
+
+def test_a_reader_that_lags_gets_the_newest_result_and_one_drop_for_the_others() -> None:
+    outbox, settled = a_newest_outbox(4)
+    drop, result = drain(outbox, now=0.1)
+    assert as_json(drop)["reason"] == "superseded"
+    assert (as_json(drop)["from"], as_json(drop)["to"], drop.num_frames) == (0, 2, 3)
+    assert (drop.credit_bytes, result.seq) == (3000, 3)
+    superseded = [(1, seq, DropReason.SUPERSEDED) for seq in (0, 1, 2)]
+    assert settled == [*superseded, (1, 3, None)]
+
+
+def test_the_newest_result_leaves_however_long_it_waited() -> None:
+    outbox, _ = a_newest_outbox(1)
+    assert [o.kind for o in drain(outbox, now=100.0)] == [OutgoingKind.RESULT]
+
+
+def test_results_that_come_at_once_are_no_lag() -> None:
+    outbox = Outbox(max_bytes=1 << 20)
+    outbox.open_stream(1, weight=1.0, keep=Keep.NEWEST)
+    for seq in range(8):
+        outbox.put(1, a_result(seq, ready_at=5.0))
+    assert [o.seq for o in drain(outbox, now=5.005)] == list(range(8))
+
+
+def test_a_result_once_begun_is_not_superseded() -> None:
+    outbox, settled = a_newest_outbox(0)
+    outbox.put(1, a_result(0, pieces=(10, 10)))
+    assert outbox.pop(0.0) is not None
+    outbox.put(1, a_result(1, ready_at=0.033))
+    kinds = [o.kind for o in drain(outbox, now=5.0)]
+    assert kinds == [OutgoingKind.ATTACHMENT, OutgoingKind.RESULT, OutgoingKind.RESULT]
+    assert settled == [(1, 0, None), (1, 1, None)]
+
+
+def test_a_drop_of_the_engine_between_two_results_keeps_its_own_reason() -> None:
+    outbox, _ = a_newest_outbox(1)
+    outbox.put(1, a_drop(1, DropReason.DEADLINE))
+    outbox.put(1, a_result(2, ready_at=0.05))
+    told = [as_json(o)["reason"] for o in drain(outbox, now=1.0) if o.kind is OutgoingKind.DROP]
+    assert told == ["superseded", "deadline"]
+
+
+def test_over_the_process_budget_the_outbox_with_most_gives_up_its_results() -> None:
+    budget = OutputBudget(10_000)
+    large, small = (Outbox(max_bytes=1 << 20, budget=budget) for _ in range(2))
+    for outbox in (large, small):
+        outbox.open_stream(1, weight=1.0, keep=Keep.TIMELY)
+    for seq in range(9):
+        large.put(1, a_result(seq, size=1000))
+    small.put(1, a_result(0, size=2000))
+    (drop,) = drain(large)
+    assert (as_json(drop)["reason"], drop.num_frames) == ("late", 9)
+    assert [o.kind for o in drain(small)] == [OutgoingKind.RESULT]
+    assert budget.meter.used == 0
+    assert budget.num_relieved == 1
+
+
+def test_over_the_process_budget_what_must_be_kept_costs_its_connection() -> None:
+    budget = OutputBudget(10_000)
+    large, small = (Outbox(max_bytes=1 << 20, budget=budget) for _ in range(2))
+    lost: list[str] = []
+    large.on_overflow = lambda: lost.append("large")
+    small.on_overflow = lambda: lost.append("small")
+    for outbox in (large, small):
+        outbox.open_stream(3, weight=1.0, keep=Keep.ALL)
+    for seq in range(9):
+        large.put(3, a_result(seq, size=1000))
+    small.put(3, a_result(0, size=2000))
+    assert lost == ["large"]
+    assert budget.meter.used == 2000
+    large.put(3, a_result(9, size=1000))  # until its session has heard of it
+    assert lost == ["large"]
+    large.clear()
+    small.clear()
+    assert budget.meter.used == 0
+
+
 def test_control_messages_are_bounded() -> None:
     outbox = Outbox(max_bytes=1 << 20, max_control=2)
     outbox.put_control(GoAway(deadline_ms=1))
@@ -260,7 +361,7 @@ def test_a_stream_is_forgotten_with_its_closed() -> None:
     assert [o.kind for o in drain(outbox)][-1] is OutgoingKind.CLOSED
     outbox.put_control(Credit(stream=1, max_frames=10, max_bytes=10))
     assert outbox.pop(0.0) is None
-    outbox.open_stream(1, weight=1.0, keeps_late=False)
+    outbox.open_stream(1, weight=1.0, keep=Keep.TIMELY)
 
 
 def test_a_grant_that_waits_is_forgotten_with_its_stream() -> None:
@@ -279,7 +380,7 @@ def test_a_grant_that_waits_is_forgotten_with_its_stream() -> None:
 
 def test_settling_may_put_more_into_the_same_stream() -> None:
     outbox = an_outbox()
-    outbox.on_settled = lambda stream, seq, delivered: outbox.put(stream, closed(stream))
+    outbox.on_settled = lambda stream, seq, reason: outbox.put(stream, closed(stream))
     outbox.put(1, a_result(1))
     assert [o.kind for o in drain(outbox)] == [OutgoingKind.RESULT, OutgoingKind.CLOSED]
 
@@ -307,4 +408,4 @@ def test_clearing_leaves_nothing() -> None:
 def test_a_stream_is_opened_once() -> None:
     outbox = an_outbox()
     with pytest.raises(ValueError, match="open"):
-        outbox.open_stream(1, weight=1.0, keeps_late=False)
+        outbox.open_stream(1, weight=1.0, keep=Keep.TIMELY)

@@ -85,3 +85,30 @@ def test_only_reserved_slots_can_be_filled_and_only_once() -> None:
 def test_a_sequencer_without_slots_makes_no_sense() -> None:
     with pytest.raises(ValueError, match="capacity"):
         Sequencer(0)
+
+
+def test_a_frame_that_too_many_results_wait_for_is_overdue() -> None:
+    sequencer: Sequencer[str] = Sequencer(5, max_gap=2)
+    for seq in range(5):
+        sequencer.reserve(seq)
+    sequencer.complete(1, "b")
+    sequencer.complete(2, "c")
+    assert sequencer.overdue is None
+    sequencer.complete(3, "d")
+    assert sequencer.overdue == 0
+    assert sequencer.vacate(0) == [(1, "b"), (2, "c"), (3, "d")]
+    assert sequencer.overdue is None
+
+
+def test_without_a_gap_limit_results_wait_for_ever() -> None:
+    sequencer: Sequencer[int] = Sequencer(50)
+    for seq in range(50):
+        sequencer.reserve(seq)
+    for seq in range(1, 50):
+        sequencer.complete(seq, seq)
+    assert sequencer.overdue is None
+
+
+def test_a_gap_of_nothing_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="max_gap"):
+        Sequencer(2, max_gap=0)

@@ -1,0 +1,53 @@
+"""Looks at the network of every connection about once a second, a few connections at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import Protocol
+
+from gateway.session.clock import Clock, Timer
+
+TICK_S = 0.1
+ROUND_S = 1.0
+# Asking the kernel takes a few microseconds: a tick stays well below a millisecond. Beyond 1,000
+# connections a round takes longer.
+MAX_PER_TICK = 100
+
+
+class Sampled(Protocol):
+    """A connection, as the sampler sees it."""
+
+    def sample_network(self) -> None: ...
+
+
+class NetworkSampler:
+    """One timer for the whole process. ``start`` once; ``stop`` is idempotent."""
+
+    def __init__(self, connections: Iterable[Sampled], clock: Clock) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._timer: Timer | None = None
+        self._waiting: list[Sampled] = []  # for their turn in this round
+        self._num_per_tick = 0
+        self._next_round_at = 0.0
+
+    def start(self) -> None:
+        self._timer = self._clock.call_at(self._clock.now() + TICK_S, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+
+    def _tick(self) -> None:
+        now = self._clock.now()
+        # First, so that a connection that fails us does not end the rounds.
+        self._timer = self._clock.call_at(now + TICK_S, self._tick)
+        if not self._waiting and now >= self._next_round_at:
+            self._next_round_at = now + ROUND_S
+            self._waiting = list(self._connections)
+            self._num_per_tick = min(MAX_PER_TICK, ceil(len(self._waiting) * TICK_S / ROUND_S))
+        for _ in range(min(self._num_per_tick, len(self._waiting))):
+            self._waiting.pop().sample_network()

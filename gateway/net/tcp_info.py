@@ -1,0 +1,50 @@
+"""What the kernel measures on a TCP connection anyway: ``TCP_INFO``."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Protocol
+
+from gateway.stream.network_estimate import PathSample
+
+# struct tcp_info of linux/tcp.h. It only ever grows at its end, and an older kernel fills less of
+# it: how much came back says what is known.
+_TCP_INFO = getattr(socket, "TCP_INFO", 11)
+_INFO_BYTES = 160
+_RTT = struct.Struct("=II")  # tcpi_rtt, tcpi_rttvar: microseconds
+_RTT_OFFSET = 68
+_COUNT = struct.Struct("=I")
+_TOTAL_RETRANS_OFFSET = 100
+_DATA_SEGS_OUT_OFFSET = 156  # since Linux 4.6
+
+
+class OptionSocket(Protocol):
+    """The part of a socket in use; uvloop's are no ``socket.socket``."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+
+
+def read_path(sock: OptionSocket) -> PathSample | None:
+    """Ask the kernel; None if it is no TCP connection, or the system has no such answer."""
+    try:
+        return parse_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES))
+    except OSError:
+        return None
+
+
+def parse_tcp_info(data: bytes) -> PathSample | None:
+    """None if the round trip is not in it."""
+    if len(data) < _RTT_OFFSET + _RTT.size:
+        return None
+    rtt_us, rttvar_us = _RTT.unpack_from(data, _RTT_OFFSET)
+    num_segments = num_retransmitted = 0
+    if len(data) >= _DATA_SEGS_OUT_OFFSET + _COUNT.size:
+        (num_segments,) = _COUNT.unpack_from(data, _DATA_SEGS_OUT_OFFSET)
+        (num_retransmitted,) = _COUNT.unpack_from(data, _TOTAL_RETRANS_OFFSET)
+    return PathSample(
+        rtt_s=rtt_us / 1e6,
+        rttvar_s=rttvar_us / 1e6,
+        num_segments=num_segments,
+        num_retransmitted=num_retransmitted,
+    )

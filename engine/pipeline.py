@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.manifest import InputSpec
 from engine.types import Attachment
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -49,6 +50,19 @@ class OnnxSession(Protocol):
     def providers(self) -> tuple[str, ...]:
         """Execution providers really in use, first preferred."""
 
+    @property
+    def takes_pixels(self) -> bool:
+        """Whether pictures go in as uint8 ``[batch, height, width, 3]``, blue first, and the
+        session does what ``InputSpec`` says to each channel; only if it was opened for them."""
+
+    def allow_padding(self) -> None:
+        """Rows do not depend on one another: a batch may run with more rows than it has, so that
+        it has a size that is prepared. What is added is not answered."""
+
+    def stack(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Rows of the only input as one array, where the next ``run`` takes it from soonest. It is
+        valid until that run ends."""
+
     def run(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """Run the network; raises ``InvalidInput`` when names, dtypes or shapes do not fit."""
 
@@ -56,8 +70,10 @@ class OnnxSession(Protocol):
 class Resources(Protocol):
     """What a worker lends its pipeline."""
 
-    def open_session(self, path: Path) -> OnnxSession:
-        """Load an ONNX file with the configured provider and threads."""
+    def open_session(self, path: Path, picture: InputSpec | None = None) -> OnnxSession:
+        """Load an ONNX file with the configured provider and threads. For a network with one
+        float32 input ``[batch, 3, height, width]`` say with ``picture`` how pictures become that:
+        a session on an accelerator then does it itself (see ``OnnxSession.takes_pixels``)."""
 
 
 class Pipeline(Protocol):

@@ -18,6 +18,8 @@ from aiohttp import web
 from engine.base import Engine
 from engine.errors import EngineError
 from engine.models.store import ModelStore
+from engine.types import Priority
+from gateway.api.admin import AdminApi
 from gateway.api.health import Health
 from gateway.api.infer import InferApi
 from gateway.api.metrics import MetricsApi
@@ -26,6 +28,7 @@ from gateway.api.openai_api import OpenAiApi
 from gateway.api.openai_errors import openai_errors_middleware
 from gateway.api.pages import PagesApi, add_security_headers
 from gateway.api.problems import error_response, problems_middleware
+from gateway.api.repository import RepositoryApi
 from gateway.api.tickets import TicketsApi
 from gateway.config import GatewayConfig
 from gateway.errors import CloseCode, ConnectionFault
@@ -34,13 +37,22 @@ from gateway.net.admission import ConnectionTable
 from gateway.net.auth import Keyring, OriginPolicy, TicketBox
 from gateway.net.connection import Ending
 from gateway.net.gate import Gate
+from gateway.net.network_sampler import NetworkSampler
 from gateway.net.server import HttpServer
 from gateway.net.stream_endpoint import StreamEndpoint
 from gateway.serving import Serving, build_serving, max_prompt_bytes
+from gateway.session.attachment import Attachment
 from gateway.session.clock import Clock
+from gateway.session.detached import DetachedSessions
+from gateway.session.pacing import Pacing
+from gateway.session.pressure import Pressure, Readings
 from gateway.session.registry import SessionRegistry
 from gateway.session.session import Session
+from gateway.session.tiers import Tiers
+from gateway.stream.credit_pool import CreditPools
 from gateway.stream.outbox import Outbox
+from gateway.stream.service_level import Level
+from gateway.wire.messages import ServerEvent
 
 # Shares of the shutdown budget: by then accepted frames are finished or given up, the receipts of
 # those sent, sockets closed, the engine stopped. What is left is for HTTP requests that get their
@@ -120,6 +132,7 @@ class Gateway:
             return
         parts = _Parts(self._config, self._given_engine, self._store)
         await parts.server.start()
+        parts.network.start()
         self._parts = parts
         self._own(parts.loop_lag.run(), "loop lag")
         self._own(self._start_engine(parts), "engine start")
@@ -225,18 +238,44 @@ class _Parts:
     """Everything that is alive between start and end, wired together."""
 
     def __init__(self, config: GatewayConfig, engine: Engine | None, store: ModelStore) -> None:
-        serving = build_serving(config, store) if engine is None else Serving(engine, {})
+        self.pressure = Pressure(
+            max_wait_s=config.inference.max_wait_ms / 1e3,
+            min_rate=config.inference.min_rate,
+            on_change=self._announce,
+        )
+        serving = (
+            build_serving(config, store, self.pressure.service_level)
+            if engine is None
+            else Serving(engine, {})
+        )
         self.engine = serving.engine
         self.health = Health(self.engine)
         self.loop_lag = LoopLag()
         self.clock = Clock(asyncio.get_running_loop())
+        self._keyring = _keyring(config)
+        self._tiers = Tiers(self.pressure, self._keyring.tier_of)
         self.sessions = SessionRegistry(
-            config.limits.max_connections, config.limits.max_input_bytes
+            config.limits.max_connections,
+            config.limits.max_input_bytes,
+            detached=DetachedSessions(
+                max_sessions=config.limits.max_detached_sessions,
+                max_bytes=config.limits.max_detached_bytes,
+            ),
+            tiers=self._tiers,
+            credit=CreditPools(
+                {
+                    name: served.serving.max_concurrent_requests
+                    for name, served in config.models.items()
+                }
+            ),
         )
-        self.connections = ConnectionTable(config.limits.max_connections)
+        self.connections = ConnectionTable(
+            config.limits.max_connections, config.limits.max_outboxes_bytes
+        )
+        self.network = NetworkSampler(self.connections, self.clock)
+        self.pacing = Pacing(config.pacing, self.clock)
         self._config = config
         self._manifests, self._kinds = serving.manifests, serving.kinds
-        self._keyring = Keyring(config.server.api_keys)
         self._tickets = TicketBox()
         self._gate = Gate(_origin_policy(config), self._keyring, self._tickets)
         self.server = HttpServer(
@@ -247,28 +286,36 @@ class _Parts:
             limits=config.limits,
         )
         self.server.app.on_response_prepare.append(add_security_headers)
+        self.pressure.start(self.clock, self._read_load)
 
     def _routes(self, store: ModelStore) -> list[web.AbstractRouteDef]:
         config, limits, may = self._config, self._config.limits, self._gate.authenticate
         stream = StreamEndpoint(self._gate, self.connections, limits, self._open_session)
-        infer = InferApi(self.engine, limits, config.streams, may)
+        infer = InferApi(self.engine, limits, config.streams, may, self._tiers.admit)
+        admin = AdminApi(self.sessions, self._gate.authenticate_admin)
         openai = OpenAiApi(
             self.engine,
             self.sessions,
+            self.pacing,
             limits,
             config.text,
             max_prompt_bytes=max_prompt_bytes(config),
             kinds=self._kinds,
             authenticate=may,
+            admit=self._tiers.admit,
             is_draining=lambda: self.health.is_draining,
         )
-        metrics = MetricsApi(self.engine, self.sessions, self.connections, self.loop_lag, may)
+        metrics = MetricsApi(
+            self.engine, self.sessions, self.connections, self.loop_lag, may, self.pressure
+        )
         return [
             *stream.routes(),
             *infer.routes(),
             *openai.routes(),
             *ModelsApi(self.engine, self._manifests, may).routes(),
+            *RepositoryApi(self.engine, self._gate.authenticate_admin).routes(),
             *TicketsApi(self._tickets, may).routes(),
+            *admin.routes(),
             *metrics.routes(),
             *self.health.routes(),
             *PagesApi(store.clip_path).routes(),
@@ -276,7 +323,7 @@ class _Parts:
 
     def _open_session(
         self, *, outbox: Outbox, principal: str | None, on_fault: Callable[[ConnectionFault], None]
-    ) -> Session:
+    ) -> Attachment:
         session = Session(
             engine=self.engine,
             limits=self._config.limits,
@@ -285,13 +332,26 @@ class _Parts:
             outbox=outbox,
             clock=self.clock,
             registry=self.sessions,
+            pacing=self.pacing,
             authenticate=self._keyring.identify,
             on_fault=on_fault,
             principal=principal,
             kinds=self._kinds,
         )
         session.start()
-        return session
+        return session.attachment
+
+    def _announce(self, level: Level) -> None:
+        text = f"service level: {level.label}"
+        self.sessions.say(ServerEvent(kind="service_level", text=text, level=level.label))
+
+    def _read_load(self) -> Readings:
+        waiting_bytes = self.connections.output_budget.meter.used
+        return Readings(
+            models=self.engine.statistics().models,
+            outbox_share=waiting_bytes / self._config.limits.max_outboxes_bytes,
+            loop_lag_s=self.loop_lag.statistics().mean_s,
+        )
 
     async def drain(self, deadline: float) -> None:
         """Let everybody finish and leave; some of the time to ``deadline`` is left for ``stop``."""
@@ -299,6 +359,7 @@ class _Parts:
         budget_s = deadline - now
         self.health.start_draining()
         self.connections.refuse_new()
+        self.sessions.detached.end_all()
         self.connections.drain_all(round(1000 * FLUSH_SHARE * budget_s))
         await self.connections.wait_idle(now + FINISH_SHARE * budget_s)
         self.connections.give_up_all()
@@ -309,6 +370,8 @@ class _Parts:
 
     async def stop(self, deadline: float) -> None:
         """End by force what is left."""
+        self.pressure.stop()
+        self.network.stop()
         self.connections.abort_all()
         await self.connections.wait_empty(deadline)
         await self._close_engine(deadline)
@@ -321,6 +384,12 @@ class _Parts:
                 await self.engine.aclose(deadline)
         except TimeoutError:
             logger.error("the engine did not stop in time")
+
+
+def _keyring(config: GatewayConfig) -> Keyring:
+    server = config.server
+    tiers = {Priority.STANDARD: server.standard_keys, Priority.BACKGROUND: server.background_keys}
+    return Keyring(server.api_keys, tiers=tiers, admins=server.admin_keys)
 
 
 def _origin_policy(config: GatewayConfig) -> OriginPolicy:

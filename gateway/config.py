@@ -79,8 +79,9 @@ class ServedModel(Section):
 
     @model_validator(mode="after")
     def _is_bounded(self) -> ServedModel:
-        if self.serving.workers > MAX_WORKERS:
-            raise ValueError(f"workers must be <= {MAX_WORKERS}, got {self.serving.workers}")
+        for key in ("workers", "max_workers"):
+            if (count := getattr(self.serving, key)) > MAX_WORKERS:
+                raise ValueError(f"{key} must be <= {MAX_WORKERS}, got {count}")
         return self
 
     @model_validator(mode="before")
@@ -91,8 +92,11 @@ class ServedModel(Section):
             return value
         refuse_booleans(value, _MODEL_DEFAULTS)
         serving = {key: item for key, item in value.items() if key in _MODEL_DEFAULTS}
-        if isinstance(serving.get("execution_providers"), str):
-            serving["execution_providers"] = split_list(serving["execution_providers"])
+        for key in ("execution_providers", "versions", "variants"):
+            if isinstance(serving.get(key), str):
+                serving[key] = split_list(serving[key])
+        if isinstance(serving.get("versions"), list):
+            serving["versions"] = [str(version) for version in serving["versions"]]
         rest = {key: item for key, item in value.items() if key not in _MODEL_DEFAULTS}
         return {**rest, "serving": serving}
 
@@ -181,6 +185,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+_SECRETS = {"api_keys", "standard_keys", "background_keys", "admin_keys", "api_key"}
 _WORDS = {
     "greater_than_equal": "must be >= {ge:g}",
     "greater_than": "must be > {gt:g}",
@@ -214,7 +219,7 @@ def _explain(error: ValidationError) -> str:
         # A check of a whole section: its text starts with the key.
         key, _, message = message.partition(" ")
         return f"{'.'.join([*keys, key])}: {message}"
-    is_secret = first["type"] == "missing" or {"api_keys", "api_key"} & set(keys)
+    is_secret = first["type"] == "missing" or _SECRETS & set(keys)
     shown = "" if is_secret else f", got {_shown(first['input'])}"
     return f"{'.'.join(keys)}: {message}{shown}"
 

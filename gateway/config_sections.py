@@ -30,6 +30,9 @@ class ServerConfig(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
     api_keys: Annotated[ApiKeys, Field(repr=False)] = ()
+    standard_keys: Annotated[ApiKeys, Field(repr=False)] = ()  # class ``standard`` at most
+    background_keys: Annotated[ApiKeys, Field(repr=False)] = ()  # class ``background`` only
+    admin_keys: Annotated[ApiKeys, Field(repr=False)] = ()  # of operators, for /v1/admin too
     allowed_origins: Origins = ()  # exact; the gateway's own origin is always allowed
     allowed_hosts: Hosts = ()  # names clients may use; loopback names and addresses always are
     tls_cert: str | None = None
@@ -38,7 +41,10 @@ class ServerConfig(Section):
 
     @model_validator(mode="after")
     def _is_safe(self) -> ServerConfig:
-        if not is_loopback(self.host) and not self.api_keys:
+        keys = (*self.api_keys, *self.standard_keys, *self.background_keys, *self.admin_keys)
+        if len(set(keys)) < len(keys):
+            raise ValueError("api_keys and the other lists of keys must have each key once")
+        if not is_loopback(self.host) and not keys:
             raise ValueError(f"api_keys must be set to listen beyond loopback, on {self.host!r}")
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_cert" if self.tls_cert is None else "tls_key"
@@ -60,6 +66,7 @@ class LimitsConfig(Section):
     max_messages_per_s: float = Field(default=4000.0, gt=0)
     max_outbox_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)  # per connection
     max_input_bytes: int = Field(default=512 * 1024 * 1024, ge=1024 * 1024)  # per process
+    max_outboxes_bytes: int = Field(default=512 * 1024 * 1024, ge=8 * 1024 * 1024)  # per process
     hello_timeout_s: float = Field(default=5.0, gt=0)
     assembly_timeout_s: float = Field(default=10.0, gt=0)
     ping_interval_s: float = Field(default=10.0, gt=0)
@@ -67,6 +74,10 @@ class LimitsConfig(Section):
     ack_deadline_s: float = Field(default=10.0, gt=0)
     send_timeout_s: float = Field(default=10.0, gt=0)
     tcp_user_timeout_s: float = Field(default=15.0, gt=0)
+    # How long a session waits for a client whose connection was lost; 0: not at all.
+    resume_window_s: float = Field(default=30.0, ge=0, le=3600)
+    max_detached_sessions: int = Field(default=256, ge=1)  # that wait at once, per process
+    max_detached_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)  # of their events
 
 
 class StreamsConfig(Section):
@@ -79,6 +90,8 @@ class StreamsConfig(Section):
     latest_deadline_ms: float = Field(default=1000.0, gt=0)
     fifo_deadline_ms: float = Field(default=2000.0, gt=0)
     max_deadline_ms: float = Field(default=60_000.0, gt=0)
+    max_gap: int = Field(default=16, ge=1)  # results that wait for one unanswered frame
+    max_playout_delay_ms: float = Field(default=250.0, gt=0, le=5000)  # of pace playout
 
     @model_validator(mode="after")
     def _is_consistent(self) -> StreamsConfig:
@@ -109,10 +122,34 @@ class TextConfig(Section):
 
 
 class PacingConfig(Section):
-    """``[pacing]``: token bucket of a text stream; read and checked, not in use yet."""
+    """``[pacing]``: when the tokens of an answer leave.
 
-    capacity: float = Field(default=50.0, gt=0)  # tokens a stream may burst
-    fill_rate: float = Field(default=30.0, gt=0)  # tokens per second
+    ``websocket`` and ``sse`` are for prompts that do not say; over HTTP without ``stream`` there is
+    nothing to pace.
+    """
+
+    websocket: Literal["steady", "off"] = "steady"
+    sse: Literal["steady", "off"] = "off"  # mostly read by programs
+    min_rate: float = Field(default=20.0, gt=0)  # tokens/s; a slower engine is followed
+    max_rate: float = Field(default=50.0, gt=0, le=1000)
+    lag_cap_ms: float = Field(default=600.0, ge=100, le=10_000)  # how long a token is held
+    limit_streams: bool = False  # whether each stream has a bucket
+    capacity: float = Field(default=50.0, gt=0)  # of it: tokens that may be faster
+    fill_rate: float = Field(default=30.0, gt=0)  # and tokens/s in the long run
+    tenant_capacity: float = Field(default=500.0, gt=0)  # the same for all streams of a key
+    tenant_fill_rate: float = Field(default=0.0, ge=0)  # 0: no limit
+    transfer_rate: float = Field(default=45.0, gt=0)  # messages/s of an answer with pace off
+    burst: int = Field(default=80, ge=1)  # of them at once
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> PacingConfig:
+        if self.max_rate < self.min_rate:
+            text = f"must be at least min_rate ({self.min_rate:g}), got {self.max_rate:g}"
+            raise ValueError(f"max_rate {text}")
+        if self.lag_cap_ms <= 1e3 / self.min_rate:
+            text = f"must hold more than one gap of min_rate, got {self.lag_cap_ms:g}"
+            raise ValueError(f"lag_cap_ms {text}")
+        return self
 
 
 class LoggingConfig(Section):

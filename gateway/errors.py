@@ -81,6 +81,7 @@ class ProblemKind(Enum):
     TIMEOUT = ("timeout", 408, "The client took too long", True)
     SLOW_READER = ("slow-reader", 408, "The client does not read", True)
     UNSUPPORTED_PROTOCOL = ("unsupported-protocol", 426, "No offered subprotocol is known", False)
+    SUPERSEDED = ("superseded", 409, "A newer connection has taken over", False)
     SHUTTING_DOWN = ("shutting-down", 503, "The server is restarting", True)
     INTERNAL = ("internal", 500, "Internal error", True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import msgspec
@@ -15,6 +15,7 @@ from engine.errors import EngineError
 from engine.llm.client import LlmEngine
 from engine.llm.upstream.engine import UpstreamEngine
 from engine.manifest import Manifest
+from engine.models.repository import Repository
 from engine.models.store import ModelStore
 from engine.vision import VisionEngine
 from gateway.config import GatewayConfig, ServedModel
@@ -55,8 +56,11 @@ class Findings:
     warnings: tuple[str, ...]
 
 
-def build_serving(config: GatewayConfig, store: ModelStore) -> Serving:
-    """Resolve the models and make one engine of them all.
+def build_serving(
+    config: GatewayConfig, store: ModelStore, service_level: Callable[[], int] = lambda: 0
+) -> Serving:
+    """Resolve the models and make one engine of them all. ``service_level`` is 0 without pressure,
+    and one more for each step that calls for a cheaper variant of a model.
 
     Raises:
         ConfigError: nothing is served, or a model's options do not fit it.
@@ -84,7 +88,10 @@ def build_serving(config: GatewayConfig, store: ModelStore) -> Serving:
     }
     engines: list[Engine] = []
     if pictures:
-        engines.append(VisionEngine(pictures))
+        repositories = {name: _repository(name, config.models[name], store) for name in pictures}
+        engines.append(
+            VisionEngine(pictures, repositories=repositories, service_level=service_level)
+        )
     if texts:
         engines.append(LlmEngine(texts))
     if upstream:
@@ -103,7 +110,10 @@ def check(config: GatewayConfig, store: ModelStore) -> Findings:
         errors.append(ConfigError(_NO_MODELS))
     for name, served in config.models.items():
         try:
-            check_model(name, _manifest(name, served, store).kind, config)
+            kind = _manifest(name, served, store).kind
+            check_model(name, kind, config)
+            if kind not in TEXT_KINDS:
+                _repository(name, served, store).read()
         except (ConfigError, EngineError) as error:
             errors.append(error)
     return Findings(tuple(errors), tuple(_unknown_providers(config)))
@@ -112,6 +122,12 @@ def check(config: GatewayConfig, store: ModelStore) -> Findings:
 def check_model(name: str, kind: str, config: GatewayConfig) -> None:
     """Raises ConfigError when the options do not fit a model of that kind."""
     served = config.models[name]
+    if served.upstream is not None and config.inference.content_filter:
+        # Its patterns may take milliseconds, which the gateway's loop has not.
+        raise ConfigError(
+            "inference.content_filter: cannot be applied to the answers of the upstream model "
+            f"{name!r}; let its server filter, or serve it from a gateway without a filter"
+        )
     if kind in TEXT_KINDS:
         check_text_model(name, served)
         return
@@ -144,6 +160,13 @@ def _manifest(name: str, served: ServedModel, store: ModelStore) -> Manifest:
     if served.upstream is not None:
         return Manifest(name=name, version=served.upstream.version, kind=CHAT)
     return msgspec.structs.replace(store.resolve(served.path or name), name=name)
+
+
+def _repository(name: str, served: ServedModel, store: ModelStore) -> Repository:
+    serving = served.serving
+    return store.repository(
+        name, served.path or name, policy=serving.versions, variants=serving.variants
+    )
 
 
 def check_text_model(name: str, served: ServedModel) -> None:

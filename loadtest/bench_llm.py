@@ -1,10 +1,12 @@
 """Output tokens per second over HTTP SSE: clawstream, llama.cpp and transformers, one core each.
 
-Prompts of 64 tokens, 128 tokens out, ``ignore_eos``; output tokens divided by wall time, prefill
-included. Every server is wholly on core 0 (pinned), the generator on core 1; one server runs at a
-time, and the sides alternate. Every prompt is different, so that no prefix cache helps.
+Prompts of 64 tokens, 128 tokens out, greedy, ``ignore_eos``; output tokens divided by wall time,
+prefill included. Every server is wholly on core 0 (pinned), the generator on core 1; one server
+runs at a time, and the sides alternate. Every prompt is different, so that no prefix cache helps,
+and all sides get the same ones. ``clawstream`` is what a user gets without configuring anything;
+``no guesses`` is the same without look-ahead, which repetitive answers make look good.
 
-    python -m loadtest.bench_llm [--concurrency 1 4 8 16 32] [--rounds 3]
+    python -m loadtest.bench_llm [--concurrency 1 4 8 16 32] [--rounds 3] [--sides clawstream …]
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
 
+from engine.llm.scheduling.plan import SchedulerConfig
 from engine.models.store import ModelStore
 from loadtest import machine
 from loadtest.gateway_process import GatewayProcess
@@ -34,37 +37,14 @@ from loadtest.peers.gguf import smollm2_gguf
 MODEL = "smollm2-135m"
 PROMPT_WORDS = 64  # of one token each
 OUTPUT_TOKENS = 128
-WORDS = [
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "man",
-    "thing",
-    "woman",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-    "family",
-    "student",
-    "group",
-    "country",
-    "problem",
-    "hand",
-    "part",
-    "place",
-    "case",
-    "week",
-    "company",
-    "system",
-    "program",
-    "question",
-    "work",
-]
-SIDES = ("clawstream", "llama.cpp", "transformers")
+FEWEST_REQUESTS = 2  # one after the other where there are fewer streams
+WORDS = (
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
+    "school", "state", "family", "student", "group", "country", "problem", "hand", "part", "place",
+    "case", "week", "company", "system", "program", "question", "work",
+)  # fmt: skip
+MOST_GUESSING = SchedulerConfig().speculative_max_batch  # streams; with more, nobody guesses
+SIDES = ("clawstream", "no guesses", "llama.cpp", "transformers")
 
 
 class Load(NamedTuple):
@@ -74,18 +54,22 @@ class Load(NamedTuple):
     first_token_s: float  # median
 
 
+class Server(NamedTuple):
+    url: str  # where its API begins
+    description: str
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 8, 16, 32])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     arguments = parser.parse_args()
-    os.sched_setaffinity(0, {1})
     print(machine.describe())
     rates: dict[tuple[str, int], list[float]] = {}
     for number in range(1, arguments.rounds + 1):
         for side in arguments.sides:
-            for streams, load in measure_side(side, arguments.concurrency):
+            for streams, load in measure_side(side, arguments.concurrency, number):
                 rates.setdefault((side, streams), []).append(load.tokens_per_s)
                 print(
                     f"round {number} {side:<13} {streams:>3} streams {load.tokens_per_s:7.1f} tok/s"
@@ -95,32 +79,47 @@ def main() -> None:
     report(rates, arguments.concurrency)
 
 
-def measure_side(side: str, concurrency: list[int]) -> Iterator[tuple[int, Load]]:
-    """Start the side's server and load it at each concurrency."""
-    for streams in concurrency:
-        with serve(side, streams) as url:
-            asyncio.run(run_load(url, min(streams, 2), 8))  # not counted
-            yield streams, asyncio.run(run_load(url, streams, OUTPUT_TOKENS))
+def measure_side(side: str, concurrency: list[int], number: int) -> Iterator[tuple[int, Load]]:
+    """Load the side's server at each concurrency; llama.cpp's is started with as many slots."""
+    if side == "no guesses":
+        concurrency = [streams for streams in concurrency if streams <= MOST_GUESSING]
+    parts = [[streams] for streams in concurrency] if side == "llama.cpp" else [concurrency]
+    for part in parts:
+        with serve(side, max(part)) as server:
+            if number == 1:
+                print(f"{side}: {server.description}")
+            asyncio.run(run_load(server.url, 2, 8, "warm-up"))  # not counted
+            for streams in part:
+                seed = f"{number} {streams}"
+                yield streams, asyncio.run(run_load(server.url, streams, OUTPUT_TOKENS, seed))
 
 
 @contextmanager
-def serve(side: str, streams: int) -> Iterator[str]:
-    """The side's server on core 0; yields where its API begins."""
+def serve(side: str, slots: int) -> Iterator[Server]:
+    """The side's server, born on core 0; who calls this is on core 1 while it serves."""
     folder = ModelStore().pull(MODEL).files["model"]
-    if side == "clawstream":
-        config = f"[models.{MODEL}]\n[inference]\nthreads = 1\n"
-        with GatewayProcess(config) as gateway:
-            machine.pin([gateway.pid, *gateway.worker_pids], core=0)
-            yield f"{gateway.http_url}/v1"
-        return
-    if side == "llama.cpp":
-        with tempfile.TemporaryDirectory() as work:
-            model = smollm2_gguf(Path(work))
-        command = ["loadtest.peers.llama_cpp", str(model), str(streams)]
-    else:
-        command = ["loadtest.peers.transformers_server", folder]
+    with ExitStack() as stack:
+        os.sched_setaffinity(0, {0})  # a new process inherits it
+        if side == "llama.cpp":
+            model = smollm2_gguf(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            server = stack.enter_context(run_peer("llama_cpp", str(model), str(slots)))
+        elif side == "transformers":
+            server = stack.enter_context(run_peer("transformers_server", folder))
+        else:
+            guesses = "" if side == "clawstream" else "speculative_tokens = 0"
+            config = f"[models.{MODEL}]\n[inference]\n{guesses}\n"
+            gateway = stack.enter_context(GatewayProcess(config))
+            server = Server(f"{gateway.http_url}/v1", guesses or "as configured by default")
+        os.sched_setaffinity(0, {1})
+        yield server
+
+
+@contextmanager
+def run_peer(name: str, *arguments: str) -> Iterator[Server]:
+    """A module of ``loadtest.peers``: it prints its address and a description, and serves until
+    its standard input ends."""
     with subprocess.Popen(
-        ["taskset", "-c", "0", sys.executable, "-m", *command],
+        [sys.executable, "-m", f"loadtest.peers.{name}", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -129,28 +128,38 @@ def serve(side: str, streams: int) -> Iterator[str]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip() + "/v1"
+            address = process.stdout.readline().strip()
+            yield Server(f"{address}/v1", process.stdout.readline().strip())
         finally:
             process.stdin.close()
-            process.wait(timeout=60)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
-async def run_load(url: str, streams: int, output_tokens: int) -> Load:
-    """``streams`` requests at once, twice as many requests in all when there are few."""
+async def run_load(url: str, streams: int, output_tokens: int, seed: str) -> Load:
+    """``streams`` clients at once, each with one request, or with its share of the fewest."""
+    dice = random.Random(seed)
+    shares = [[prompt(dice) for _ in range(-(-FEWEST_REQUESTS // streams))] for _ in range(streams)]
+
+    async def ask(prompts: list[str]) -> list[tuple[int, float]]:
+        return [await complete(session, url, each, output_tokens) for each in prompts]
+
+    # llama.cpp closes a connection that was announced to stay: everybody gets new ones.
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
     timeout = aiohttp.ClientTimeout(total=600)
-    generator = random.Random(streams)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         started = time.perf_counter()
-        answers = await asyncio.gather(
-            *(complete(session, url, prompt(generator), output_tokens) for _ in range(streams))
-        )
+        told = await asyncio.gather(*(ask(share) for share in shares))
         elapsed = time.perf_counter() - started
+    answers = [answer for answers in told for answer in answers]
     tokens = sum(count for count, _ in answers)
     return Load(tokens / elapsed, statistics.median(first for _, first in answers))
 
 
-def prompt(generator: random.Random) -> str:
-    return " " + " ".join(generator.choices(WORDS, k=PROMPT_WORDS))
+def prompt(dice: random.Random) -> str:
+    return " " + " ".join(dice.choices(WORDS, k=PROMPT_WORDS))
 
 
 async def complete(
@@ -188,15 +197,17 @@ def report(rates: dict[tuple[str, int], list[float]], concurrency: list[int]) ->
     sides = [side for side in SIDES if any(key[0] == side for key in rates)]
     print("\nstreams  " + "  ".join(f"{side:>24}" for side in sides) + "   tok/s, median (range)")
     for streams in concurrency:
-        cells = (machine.spread(rates[side, streams], 1) for side in sides)
+        measured = (rates.get((side, streams)) for side in sides)
+        cells = (machine.spread(found, 1) if found else "-" for found in measured)
         print(f"{streams:>7}  " + "  ".join(f"{cell:>24}" for cell in cells))
     figures: dict[str, float | int | str] = {}
-    for peer, key in (("llama.cpp", "llamacpp"), ("transformers", "transformers")):
-        for streams in concurrency:
-            if (peer, streams) in rates and ("clawstream", streams) in rates:
-                ours = statistics.median(rates["clawstream", streams])
-                theirs = statistics.median(rates[peer, streams])
-                figures[f"{key}_ratio_{streams}"] = ours / theirs
+    for peer in ("llama.cpp", "transformers"):
+        for side, name in (("clawstream", "ratio"), ("no guesses", "plain_ratio")):
+            for streams in concurrency:
+                if (peer, streams) in rates and (side, streams) in rates:
+                    ours = statistics.median(rates[side, streams])
+                    theirs = statistics.median(rates[peer, streams])
+                    figures[f"{peer.replace('.', '')}_{name}_{streams}"] = ours / theirs
     machine.print_result(**figures)
 
 

@@ -125,7 +125,13 @@ def _tables(count: int, num_tokens: int) -> list[list[int]]:
 
 def _group(num_tokens: int, start: int, blocks: list[int]) -> RowGroup:
     tokens = [1000 + i for i in range(num_tokens)]
-    return RowGroup(token_ids=tokens, start_position=start, blocks=blocks, num_logits=1)
+    return RowGroup(
+        token_ids=tokens,
+        start_position=start,
+        blocks=blocks,
+        num_logits=1,
+        is_prompt=num_tokens > 1,
+    )
 
 
 def _median_seconds(model: PagedModel, groups: list[RowGroup]) -> float:

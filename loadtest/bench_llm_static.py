@@ -248,7 +248,13 @@ class StaticBatch:
 
     def _step(self, rows: Sequence[list[int]], start: int) -> list[int]:
         groups = [
-            RowGroup(token_ids=row, start_position=start, blocks=blocks, num_logits=1)
+            RowGroup(
+                token_ids=row,
+                start_position=start,
+                blocks=blocks,
+                num_logits=1,
+                is_prompt=len(row) > 1,
+            )
             for row, blocks in zip(rows, self._blocks, strict=True)
         ]
         greedy = SampleRow(sampling=Sampling(temperature=0.0), seed=0, position=0)

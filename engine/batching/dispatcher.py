@@ -130,8 +130,10 @@ class Dispatcher:
         return self._run_limits.nearest()
 
     def forget(self, entry: Entry) -> None:
-        """The entry was answered: it is not to be dispatched any more."""
+        """The entry was answered: it is not to be dispatched, or run, any more."""
         self._unplaced.pop(entry.key, None)
+        if entry.key in self._held and self._executor is not None:
+            self._executor.withdraw(entry.key)
         if self._suspects.pop(entry.key, None) is not None:
             self._release(entry.key)
 
@@ -154,7 +156,7 @@ class Dispatcher:
 
     def _dispatch_batches(self, executor: Executor, now: float) -> float | None:
         while executor.free_slots > 0:
-            wait_s = self._flights.wait_s(now, is_idle=executor.idle_workers > 0)
+            wait_s = self._flights.wait_s(now, is_idle=executor.idle_streams > 0)
             hold_s = 0.0 if self._unplaced else self._policy.hold_s(now, wait_s)
             if hold_s > TIMER_RESOLUTION_S:
                 return now + hold_s
@@ -181,7 +183,7 @@ class Dispatcher:
             self._held[entry.key] = self._unplaced[entry.key] = entry
         if alone:
             self._alone.update(entry.key for entry in batch)
-        is_idle = executor.idle_workers > 0
+        is_idle = executor.idle_streams > 0
         try:
             taken = executor.dispatch([_work(entry) for entry in batch], alone=alone)
         except Exception:  # a batch that cannot be sent must not end the batcher

@@ -56,6 +56,11 @@ class Executor(Protocol):
         """Ready workers that hold nothing; a suspect item runs alone on one of these."""
 
     @property
+    def idle_streams(self) -> int:
+        """How many batches would begin to run at once; one per idle worker, unless a worker runs
+        several side by side."""
+
+    @property
     def warmup_run_s(self) -> dict[int, float]:
         """Measured run time per batch size from warm-up; empty until the first worker is ready."""
 
@@ -65,6 +70,12 @@ class Executor(Protocol):
         Fewer than offered (even 0) when the slab has no room; the rest stays with the caller.
         ``alone`` asks for an idle worker that gets nothing else until this batch is answered.
         A retried key reuses its slab slot, so nothing is copied again.
+        """
+
+    def withdraw(self, key: int) -> None:
+        """Nobody waits for this dispatched item any more: leave out what is not done yet.
+
+        It is still reported by ``on_done`` or ``on_lost``. Unknown keys are ignored.
         """
 
     def release(self, key: int) -> None:

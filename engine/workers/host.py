@@ -22,6 +22,7 @@ from engine.workers.messages import (
     StartFailed,
     Task,
     Up,
+    Withdraw,
 )
 from engine.workers.stall import StallLimit
 from engine.workers.supervisor import HostState, Supervisor
@@ -49,7 +50,7 @@ class HostListener(Protocol):
 class WorkerHost:
     """Sends batches to one supervised worker. All methods run on the loop ``start`` ran on.
 
-    Holds at most ``1 + prefetch_count`` batches that have not run. Implements
+    Holds at most ``cuda_streams + prefetch_count`` batches that have not run. Implements
     :class:`engine.workers.supervisor.SlotOwner`.
     """
 
@@ -90,12 +91,19 @@ class WorkerHost:
     def free_slots(self) -> int:
         if self.state is not HostState.READY or self._is_reserved:
             return 0
-        return 1 + self._config.prefetch_count - len(self._unran)
+        return self._config.cuda_streams + self._config.prefetch_count - len(self._unran)
 
     @property
     def is_idle(self) -> bool:
         """Ready and holding nothing."""
         return self.state is HostState.READY and not self._held
+
+    @property
+    def idle_streams(self) -> int:
+        """How many batches would begin at once; with one stream, none before all is answered."""
+        if self.state is not HostState.READY or self._is_reserved:
+            return 0
+        return max(0, self._config.cuda_streams - max(len(self._unran), bool(self._held)))
 
     @property
     def load(self) -> tuple[int, int]:
@@ -133,6 +141,11 @@ class WorkerHost:
         dispatched_us = time.monotonic_ns() // 1000
         self._held.update((task.key, dispatched_us) for task in tasks)
         self._supervisor.send(RunBatch(self._next_batch, tuple(tasks)))
+
+    def withdraw(self, key: int) -> None:
+        """Nobody waits for the item any more; ignored if it is not here."""
+        if key in self._held:
+            self._supervisor.send(Withdraw(key))
 
     async def aclose(self, deadline: float) -> None:
         """See :meth:`Supervisor.aclose`."""

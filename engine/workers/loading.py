@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
+from engine.config import GpuConfig
 from engine.errors import StartupError
-from engine.manifest import Manifest
+from engine.manifest import InputSpec, Manifest
 from engine.pipeline import OnnxSession, Pipeline, Resources
 
 WARM_UP_BUDGET_S = 20.0
@@ -24,20 +26,58 @@ class PipelineFactory(Protocol):
 
 
 class WorkerResources:
-    """Opens sessions with the worker's providers and threads, and remembers what they run on."""
+    """Opens sessions with the worker's providers and threads, and remembers what they run on.
 
-    def __init__(self, execution_providers: tuple[str, ...], threads: int) -> None:
+    ``mark`` makes ranges for a profiler of what a session on a GPU does.
+    """
+
+    def __init__(
+        self,
+        execution_providers: tuple[str, ...],
+        threads: int,
+        *,
+        gpu: GpuConfig | None = None,
+        max_batch_size: int = 1,
+        mark: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         self._execution_providers = execution_providers
         self._threads = threads
+        self._gpu = gpu or GpuConfig()
+        self._max_batch_size = max_batch_size
+        self._mark = mark
         self._sessions: list[OnnxSession] = []
 
-    def open_session(self, path: Path) -> OnnxSession:
+    def open_session(self, path: Path, picture: InputSpec | None = None) -> OnnxSession:
         # Imported here: only a pipeline that opens a network needs ONNX Runtime.
         from engine.onnx.session import open_session
 
-        session = open_session(path, self._execution_providers, self._threads)
+        session: OnnxSession
+        if self.is_accelerated:
+            session = self._open_accelerated(path, picture)
+        else:
+            session = open_session(path, self._execution_providers, self._threads)
         self._sessions.append(session)
         return session
+
+    def _open_accelerated(self, path: Path, picture: InputSpec | None) -> OnnxSession:
+        from engine.models.store import default_home
+        from engine.onnx.accelerated import Accelerator, open_accelerated
+
+        accelerator = Accelerator(
+            providers=self._execution_providers,
+            gpu=self._gpu,
+            sizes=tuple(warm_up_sizes(self._max_batch_size)),
+            engines=default_home() / "engines",
+            mark=self._mark,
+        )
+        return open_accelerated(path, accelerator, picture)
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether sessions are opened on a GPU, with buffers for fixed batch sizes."""
+        from engine.onnx.accelerated import is_accelerated
+
+        return is_accelerated(self._execution_providers)
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -67,6 +107,13 @@ def warm_up_sizes(max_batch_size: int) -> list[int]:
     """1, 2, 4, … and ``max_batch_size`` itself."""
     sizes = [1 << power for power in range(max_batch_size.bit_length())]
     return sizes if sizes[-1] == max_batch_size else [*sizes, max_batch_size]
+
+
+def prepare_sizes(pipeline: Pipeline, max_batch_size: int) -> None:
+    """Run every size once, whatever that takes: an accelerator chooses its algorithms and takes its
+    memory at the first run of a size, and nobody who waits for an answer is to pay for that."""
+    for size in warm_up_sizes(max_batch_size):
+        pipeline.warm_up(size)
 
 
 def warm_up(

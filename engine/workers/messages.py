@@ -1,7 +1,7 @@
 """What a host and its worker say to each other over the control socket.
 
-Down: ``Start`` once, then ``RunBatch``, then perhaps ``Finish``. Up: ``Ready`` or ``StartFailed``
-once, then for each batch ``BatchRan`` and one ``ItemDone`` or ``ItemFailed`` per task. Payloads
+Down: ``Start`` once, then ``RunBatch`` and ``Withdraw``, then perhaps ``Finish``. Up: ``Ready`` or
+``StartFailed`` once, then for each batch ``BatchRan`` and one ``ItemDone`` or ``ItemFailed`` per task. Payloads
 travel in the slab; answers travel here, because a retry needs its slab extent unchanged.
 """
 
@@ -11,6 +11,7 @@ from enum import Enum
 
 import msgspec
 
+from engine.config import GpuConfig
 from engine.log_format import LogFormat
 from engine.manifest import Manifest
 from engine.types import Attachment
@@ -33,6 +34,8 @@ class Start(msgspec.Struct, frozen=True, tag=0, array_like=True, kw_only=True):
     max_output_bytes: int
     log_level: int
     log_format: LogFormat
+    gpu: GpuConfig
+    cuda_streams: int
     measured_run_s: dict[int, float] = {}
 
 
@@ -48,6 +51,13 @@ class RunBatch(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
     batch: int
     tasks: tuple[Task, ...]
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag=8, array_like=True):
+    """Nobody waits for this item any more: leave out what has not been done, and answer it with
+    ``ItemFailed``. Unknown and answered keys are ignored."""
+
+    key: int
 
 
 class Finish(msgspec.Struct, frozen=True, tag=2, array_like=True):
@@ -95,6 +105,7 @@ class Fault(Enum):
     """Whose fault a failed item is."""
 
     INVALID_INPUT = 0  # ``detail`` is for the caller
+    WITHDRAWN = 2  # nobody's
     INTERNAL = 1  # ``detail`` is the reference under which the worker logged the traceback
 
 
@@ -106,5 +117,5 @@ class ItemFailed(msgspec.Struct, frozen=True, tag=7, array_like=True):
     detail: str
 
 
-Down = Start | RunBatch | Finish
+Down = Start | RunBatch | Withdraw | Finish
 Up = Ready | StartFailed | BatchRan | ItemDone | ItemFailed

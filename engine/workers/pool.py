@@ -58,7 +58,7 @@ class WorkerPool:
     """Worker processes and the slab that feeds them.
 
     Runs on the event loop that ``start`` runs on; that thread must outlive the pool, because the
-    workers die with it. Bounds: ``1 + prefetch_count`` batches per worker, the slab's bytes.
+    workers die with it. Bounds: ``cuda_streams + prefetch_count`` batches per worker, the slab's bytes.
     ``threads`` is intra-op threads per worker, at least 1: whoever knows all models divides the
     container's cores between them (:func:`engine.workers.quota.threads_per_worker`).
     """
@@ -84,6 +84,10 @@ class WorkerPool:
     @property
     def idle_workers(self) -> int:
         return sum(host.is_idle for host in self._staff.hosts)
+
+    @property
+    def idle_streams(self) -> int:
+        return sum(host.idle_streams for host in self._staff.hosts)
 
     @property
     def warmup_run_s(self) -> dict[int, float]:
@@ -143,6 +147,11 @@ class WorkerPool:
         if tasks:
             host.dispatch(tasks, alone=alone)
         return taken
+
+    def withdraw(self, key: int) -> None:
+        """See :class:`engine.batching.executor.Executor`."""
+        for host in self._staff.hosts:
+            host.withdraw(key)
 
     def release(self, key: int) -> None:
         """Free a lost item's slab extent; unknown keys are ignored."""
@@ -207,6 +216,8 @@ class WorkerPool:
         self.release(answer.key)
         if isinstance(answer, ItemDone):
             self._events.on_done(answer.key, self._result(answer, dispatched_us))
+        elif answer.fault is Fault.WITHDRAWN:
+            self._events.on_done(answer.key, Failed(Unavailable("the item was withdrawn")))
         elif answer.fault is Fault.INVALID_INPUT:
             self._events.on_done(answer.key, Failed(InvalidInput(answer.detail)))
         else:
@@ -250,6 +261,8 @@ class WorkerPool:
             max_output_bytes=config.max_output_bytes,
             log_level=logger.getEffectiveLevel(),
             log_format=format_in_use(),
+            gpu=config.gpu,
+            cuda_streams=config.cuda_streams,
         )
 
     def _choose_host(self, alone: bool) -> WorkerHost | None:

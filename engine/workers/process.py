@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import nullcontext
 
 import msgspec
 
@@ -27,8 +28,17 @@ from engine.workers.lifeline import (
     guarded,
     settle_in,
 )
-from engine.workers.loading import WorkerResources, import_factory, warm_up
-from engine.workers.messages import Down, Finish, Ready, RunBatch, Start, StartFailed
+from engine.workers.loading import WorkerResources, import_factory, prepare_sizes, warm_up
+from engine.workers.messages import (
+    Down,
+    Finish,
+    Ready,
+    RunBatch,
+    Start,
+    StartFailed,
+    Withdraw,
+)
+from engine.workers.ranges import MarkedPipeline, find_mark
 from engine.workers.slab import SlabReader
 from engine.workers.stages import Stages
 
@@ -63,10 +73,21 @@ def parse_arguments() -> argparse.Namespace:
 
 def load(start: Start, channel: WorkerChannel[Down], slab: SlabReader) -> Stages:
     """Build and warm the pipeline and say so; a failure is told, then ends the process."""
-    resources = WorkerResources(start.execution_providers, start.threads)
+    mark = find_mark(os.environ)
+    resources = WorkerResources(
+        start.execution_providers,
+        start.threads,
+        gpu=start.gpu,
+        max_batch_size=start.max_batch_size,
+        mark=mark or nullcontext,
+    )
     try:
-        pipeline = import_factory(start.manifest.pipeline)(start.manifest, resources)
-        warmup_run_s = warm_up(pipeline, start.max_batch_size, start.measured_run_s)
+        factory = import_factory(start.manifest.pipeline)
+        pipelines = [factory(start.manifest, resources) for _ in range(start.cuda_streams)]
+        if resources.is_accelerated:
+            for each in pipelines:
+                prepare_sizes(each, start.max_batch_size)
+        warmup_run_s = warm_up(pipelines[0], start.max_batch_size, start.measured_run_s)
     except Exception as error:
         if isinstance(error, EngineError):
             detail = error.detail
@@ -76,7 +97,7 @@ def load(start: Start, channel: WorkerChannel[Down], slab: SlabReader) -> Stages
         channel.send(encode_message(StartFailed(detail[:4096]), UP_OVERHEAD_BYTES))
         os._exit(EXIT_START_FAILED)
     stages = Stages(
-        pipeline,
+        [MarkedPipeline(each, mark) for each in pipelines] if mark else pipelines,
         slab,
         channel.send,
         max_batch_size=start.max_batch_size,
@@ -94,6 +115,8 @@ def read_forever(channel: WorkerChannel[Down], stages: Stages) -> None:
         while (message := channel.receive()) is not None:
             if isinstance(message, RunBatch):
                 stages.submit(message)
+            elif isinstance(message, Withdraw):
+                stages.withdraw(message.key)
             elif isinstance(message, Finish):
                 stages.finish()
     except (ChannelError, msgspec.MsgspecError):

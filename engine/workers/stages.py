@@ -2,11 +2,12 @@
 
 ::
 
-    reader ──> prepare threads ──> run (main thread, owns the sessions) ──> interpret and send
+    reader ──> prepare threads ──> run (main thread, owns the session) ──> interpret and send
        └──────────── order of batches ────────────┘
 
 While batch n runs, n + 1 is prepared and n - 1 interpreted. Batches run in the order of arrival
-whatever their preparation takes. An error stays with its item: ``InvalidInput`` is told to the
+whatever their preparation takes. With several pipelines on an accelerator, one per stream, each
+has a run thread, and they take batches from the same queue. An error stays with its item: ``InvalidInput`` is told to the
 caller, anything else becomes a reference that the log line with the traceback carries too. When a
 batch fails as a whole its items run again one by one, once, so that the one at fault fails alone.
 """
@@ -19,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Queue
 from typing import Any, cast
 
@@ -44,6 +46,7 @@ class _Item:
     prepared: Any = None
     raw: Any = None
     is_failed: bool = False
+    is_withdrawn: bool = False
     began_us: int = 0
     prepare_us: int = 0
     run_us: int = 0
@@ -72,16 +75,22 @@ class _Batch:
         self._is_prepared.wait()
 
 
+class _Withdrawn(Exception):
+    """Nobody waits for the item any more."""
+
+
 class Stages:
     """Runs a pipeline over batches. ``submit`` and ``finish`` are the reader thread's, ``run`` is
     the main thread's; ``send`` is called by one thread only.
+
+    ``pipelines`` are equal but for their sessions: the first prepares and interprets for all.
 
     The queues hold what the host may have outstanding, so ``submit`` blocks only if it sends more.
     """
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipelines: Sequence[Pipeline],
         slab: SlabReader,
         send: Callable[[bytes], None],
         *,
@@ -90,8 +99,8 @@ class Stages:
         prepare_threads: int,
         max_output_bytes: int,
     ) -> None:
-        outstanding = 1 + prefetch_count
-        self._pipeline = pipeline
+        outstanding = len(pipelines) + prefetch_count
+        self._pipelines = tuple(pipelines)
         self._slab = slab
         self._send = send
         self._prepare_threads = prepare_threads
@@ -99,27 +108,43 @@ class Stages:
         self._unprepared: Queue[tuple[_Batch, _Item]] = Queue(outstanding * max_batch_size)
         self._batches: Queue[_Batch | None] = Queue(outstanding)
         self._answers: Queue[_Batch | ItemFailed | None] = Queue(1 + max_batch_size)
+        self._items: dict[int, _Item] = {}  # unanswered, by key; single operations only: threads
 
     def submit(self, message: RunBatch) -> None:
         """Take a batch in; its items are prepared in order."""
         batch = _Batch(message)
+        self._items.update((item.task.key, item) for item in batch.items)
         self._batches.put(batch)
         for item in batch.items:
             self._unprepared.put((batch, item))
 
+    def withdraw(self, key: int) -> None:
+        """Leave out what has not been done for this item; the reader thread's."""
+        item = self._items.get(key)
+        if item is not None:
+            item.is_withdrawn = True
+
     def finish(self) -> None:
         """Let ``run`` return once everything submitted is answered."""
-        self._batches.put(None)
+        for _ in self._pipelines:
+            self._batches.put(None)
 
     def run(self) -> None:
         """Run batches until ``finish``; every answer is sent when this returns."""
         stages = [("prepare", self._prepare_forever)] * self._prepare_threads
         for name, stage in [*stages, ("interpret", self._answer_forever)]:
             threading.Thread(target=guarded(stage), name=name, daemon=True).start()
-        while (batch := self._batches.get()) is not None:
-            batch.wait_prepared()
-            self._run_batch(batch)
-            self._answers.put(batch)
+        others = [
+            threading.Thread(
+                target=guarded(partial(self._run_forever, each)), name="run", daemon=True
+            )
+            for each in self._pipelines[1:]
+        ]
+        for thread in others:
+            thread.start()
+        self._run_forever(self._pipelines[0])
+        for thread in others:
+            thread.join()
         self._answers.put(None)
         self._answers.join()
 
@@ -129,6 +154,7 @@ class Stages:
         while True:
             batch, item = self._unprepared.get()
             try:
+                _check_wanted(item)
                 self._prepare(item)
             except Exception as error:  # noqa: BLE001 - an item's fault, logged in _fail
                 self._fail(item, "prepare", error)
@@ -142,7 +168,7 @@ class Stages:
         item.options = self._slab.options(span)
         payload = self._slab.payload(span)
         owner = weakref.ref(payload.obj)
-        item.prepared = self._pipeline.prepare(payload, self._slab.meta(span), item.options)
+        item.prepared = self._pipelines[0].prepare(payload, self._slab.meta(span), item.options)
         self._check_span(item)
         del payload
         if owner() is not None:  # it would soon read another item's bytes
@@ -155,12 +181,21 @@ class Stages:
 
     # run
 
-    def _run_batch(self, batch: _Batch) -> None:
+    def _run_forever(self, pipeline: Pipeline) -> None:
+        while (batch := self._batches.get()) is not None:
+            batch.wait_prepared()
+            self._run_batch(pipeline, batch)
+            self._answers.put(batch)
+
+    def _run_batch(self, pipeline: Pipeline, batch: _Batch) -> None:
+        for item in batch.items:
+            if item.is_withdrawn and not item.is_failed:
+                self._fail(item, "run", _Withdrawn())
         items = [item for item in batch.items if not item.is_failed]
         if not items:
             return
         try:
-            batch.run_us = self._run_items(items)
+            batch.run_us = self._run_items(pipeline, items)
             batch.ran_together = len(items)
         except Exception as error:  # noqa: BLE001 - logged here or in _fail
             if len(items) == 1:
@@ -168,17 +203,17 @@ class Stages:
                 return
             logger.warning("a batch of %d failed, its items run singly: %s", len(items), error)
             for item in items:
-                self._run_alone(item)
+                self._run_alone(pipeline, item)
 
-    def _run_alone(self, item: _Item) -> None:
+    def _run_alone(self, pipeline: Pipeline, item: _Item) -> None:
         try:
-            self._run_items([item])
+            self._run_items(pipeline, [item])
         except Exception as error:  # noqa: BLE001 - an item's fault, logged in _fail
             self._fail(item, "run", error)
 
-    def _run_items(self, items: Sequence[_Item]) -> int:
+    def _run_items(self, pipeline: Pipeline, items: Sequence[_Item]) -> int:
         began = time.monotonic_ns()
-        raws = self._pipeline.run([item.prepared for item in items])
+        raws = pipeline.run([item.prepared for item in items])
         run_us = _us_since(began)
         if len(raws) != len(items):
             raise RuntimeError(f"run returned {len(raws)} answers for {len(items)} items")
@@ -202,7 +237,9 @@ class Stages:
         for item in batch.items:
             if item.is_failed:
                 continue  # told when it failed
+            self._items.pop(item.task.key, None)
             try:
+                _check_wanted(item)
                 encoded = self._interpret(item)
             except Exception as error:  # noqa: BLE001 - an item's fault, logged in _failure
                 self._send_message(_failure(item, "interpret", error))
@@ -211,7 +248,7 @@ class Stages:
 
     def _interpret(self, item: _Item) -> bytes:
         began = time.monotonic_ns()
-        output = self._pipeline.interpret(item.prepared, item.raw, item.options)
+        output = self._pipelines[0].interpret(item.prepared, item.raw, item.options)
         _check_output(output)
         size = output_bytes(output)
         if size > self._max_output_bytes:
@@ -234,7 +271,13 @@ class Stages:
 
     def _fail(self, item: _Item, stage: str, error: Exception) -> None:
         item.is_failed = True
+        self._items.pop(item.task.key, None)
         self._answers.put(_failure(item, stage, error))
+
+
+def _check_wanted(item: _Item) -> None:
+    if item.is_withdrawn:
+        raise _Withdrawn
 
 
 def output_bytes(output: Output) -> int:
@@ -277,6 +320,8 @@ def _check_json(name: str, part: object) -> None:
 def _failure(item: _Item, stage: str, error: Exception) -> ItemFailed:
     if isinstance(error, InvalidInput):
         return ItemFailed(item.task.key, Fault.INVALID_INPUT, error.detail[:4096])
+    if isinstance(error, _Withdrawn):
+        return ItemFailed(item.task.key, Fault.WITHDRAWN, "")
     reference = InternalError().reference
     logger.error("%s failed, reference %s", stage, reference, exc_info=error)
     return ItemFailed(item.task.key, Fault.INTERNAL, reference)

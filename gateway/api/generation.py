@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from engine.base import Engine, Lane, TextLane
+from engine.base import Engine, Lane
 from engine.errors import Overloaded
 from engine.types import (
     Dropped,
@@ -17,12 +18,15 @@ from engine.types import (
     Outcome,
     Progress,
 )
+from gateway.session.outflow import Outflow
+from gateway.session.pacing import Answering, Pacing, max_ahead
 from gateway.session.registry import SessionRegistry
 from gateway.session.text_totals import AnswerTimer
+from gateway.stream.congestion import Congestion
+from gateway.stream.release import Departure
 
 # The engine expires the item; this only guards the request against a fault of ours.
 SAFETY_GAP_S = 1.0
-UNPACED_TOKENS_PER_S = 1e6  # a reader that takes tokens as fast as they come
 
 
 class News(NamedTuple):
@@ -32,35 +36,48 @@ class News(NamedTuple):
     outcome: Outcome | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the answer is read: at which pace, or whole when it is over; ``tenant`` shares a
+    bucket of tokens with others of its key."""
+
+    tenant: str
+    pace: str
+    is_whole: bool
+    max_unread_chars: int
+
+
 class Generation:
     """The only item of a lane of its own; leaving the ``with`` block withdraws it.
 
-    The engine never waits for the reader: texts pile up until they are taken, at most
-    ``max_unread_chars``; beyond, the answer ends with ``Overloaded``. Belongs to the loop's thread.
+    The engine never waits for the reader. Texts leave at the pace that was asked for, as long as
+    the reader takes them; others pile up, ``max_unread_chars`` at most: beyond, the answer ends
+    with ``Overloaded``. Belongs to the loop's thread.
     """
 
     def __init__(
         self,
         engine: Engine,
         registry: SessionRegistry,
+        pacing: Pacing,
         spec: LaneSpec,
         item: Item,
-        *,
-        max_unread_chars: int,
+        reading: Reading,
     ) -> None:
         self._engine = engine
         self._registry = registry
+        self._pacing = pacing
         self._spec = spec
         self._item = item
-        self._max_unread_chars = max_unread_chars
+        self._reading = reading
         self._texts: list[str] = []
         self._unread_chars = 0
-        self._num_tokens = 0  # emitted, those included that made nothing visible
-        self._num_taken = 0
+        self._said: Outcome | None = None  # by the engine; told once the text before it is
         self._outcome: Outcome | None = None
         self._has_news = asyncio.Event()
         self._lane: Lane | None = None
         self._timer: AnswerTimer | None = None
+        self._outflow: Outflow | None = None
 
     def __enter__(self) -> Self:
         """Offer the prompt.
@@ -70,10 +87,28 @@ class Generation:
         """
         self._lane = self._engine.open_lane(self._spec, self._emit)
         # Now that the model is known to exist: totals are kept for nothing else.
-        self._timer = self._registry.text_of(self._spec.model).start()
+        totals = self._registry.text_of(self._spec.model)
+        self._timer = totals.start()
+        answering = Answering(
+            model=self._spec.model,
+            tenant=self._reading.tenant,
+            pace=self._reading.pace,
+            lane=self._lane,
+            item_id=self._item.id,
+            congestion=Congestion(),
+            ceiling=self._pacing.stream_ceiling(),
+        )
+        self._outflow = self._pacing.start(
+            answering,
+            totals,
+            send=self._send,
+            has_room=self._has_room,
+            on_drained=self._tell_outcome,
+        )
         try:
             self._lane.offer(self._item)
         except BaseException:
+            self._outflow.drop()
             self._lane.close()
             raise
         return self
@@ -85,8 +120,10 @@ class Generation:
         traceback: TracebackType | None,
     ) -> None:
         assert self._lane is not None
+        assert self._outflow is not None
         if self._outcome is None:
             self.end("disconnected")
+        self._outflow.drop()
         self._lane.close()
 
     async def wait(self, within_s: float) -> bool:
@@ -100,20 +137,19 @@ class Generation:
         except TimeoutError:
             if loop.time() < give_up_at:
                 return False
-            self._end(Dropped(DropReason.DEADLINE))
+            self._give_up(Dropped(DropReason.DEADLINE))
         return True
 
     def take(self) -> News:
         """What has come since the last time; what was taken then has been sent by now."""
-        if self._num_taken and isinstance(self._lane, TextLane):
-            # An engine that reads its tokens from elsewhere stops reading when its reader does.
-            self._lane.note_release(self._item.id, self._num_taken, UNPACED_TOKENS_PER_S)
-        self._num_taken = self._num_tokens
         texts, self._texts = self._texts, []
         self._unread_chars = 0
+        news = News(texts, self._outcome)
         if self._outcome is None:
             self._has_news.clear()
-        return News(texts, self._outcome)
+            if self._outflow is not None:
+                self._outflow.resume()
+        return news
 
     def end(self, reason: str) -> None:
         """Count how the answer ended."""
@@ -121,21 +157,32 @@ class Generation:
             self._timer.end(reason)
 
     def _emit(self, _: int, event: Progress | Outcome) -> None:
-        if self._outcome is not None:
+        if self._said is not None or self._outcome is not None or self._outflow is None:
             return  # nobody listens any more
-        if not isinstance(event, Progress):
-            self._end(event)
-            return
-        self._num_tokens += 1
-        if self._timer is not None:
-            self._timer.token(event.text)
-        if event.text:
-            self._texts.append(event.text)
-            self._unread_chars += len(event.text)
-            self._has_news.set()
-        if self._unread_chars > self._max_unread_chars:
-            self._end(Failed(Overloaded("the answer is not read")))
+        if isinstance(event, Progress):
+            if self._timer is not None:
+                self._timer.token(event.text)
+            self._outflow.push(event.text)
+            if self._unread_chars + self._outflow.num_chars > self._reading.max_unread_chars:
+                self._give_up(Failed(Overloaded("the answer is not read")))
+        else:
+            self._said = event
+            self._outflow.finish()
 
-    def _end(self, outcome: Outcome) -> None:
+    def _send(self, departure: Departure) -> None:
+        self._texts.append(departure.text)
+        self._unread_chars += len(departure.text)
+        self._has_news.set()
+
+    def _has_room(self) -> bool:
+        return self._reading.is_whole or len(self._texts) < max_ahead(self._reading.pace)
+
+    def _tell_outcome(self) -> None:
+        self._outcome = self._said
+        self._has_news.set()
+
+    def _give_up(self, outcome: Outcome) -> None:
+        if self._outflow is not None:
+            self._outflow.drop()
         self._outcome = outcome
         self._has_news.set()

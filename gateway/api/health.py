@@ -41,7 +41,7 @@ class Health:
         if self._is_draining:
             reasons.append("shutting down")
         models = self._engine.statistics().models
-        waiting = [model for model in models if not model.ready]
+        waiting = [model for model in models if not (model.ready or model.unloaded)]
         return [*reasons, *(f"model {m.model}: {m.reason or 'warming up'}" for m in waiting)]
 
     def routes(self) -> list[web.RouteDef]:

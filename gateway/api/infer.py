@@ -19,6 +19,7 @@ from engine.types import (
     LaneSpec,
     Outcome,
     Policy,
+    Priority,
     Progress,
     Result,
     Timing,
@@ -62,27 +63,29 @@ class InferApi:
         limits: LimitsConfig,
         streams: StreamsConfig,
         authenticate: Authenticate,
+        admit: Callable[[str, Priority], Priority],
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._streams = streams
         self._authenticate = authenticate
+        self._admit = admit
         self._num_running = 0
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/infer/{model}", self.infer)]
 
     async def infer(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
+        priority = self._admit(self._authenticate(request), Priority.STANDARD)
         if self._num_running >= MAX_CONCURRENT_REQUESTS:
             raise RequestProblem(ProblemKind.OVERLOADED, "too many requests", retry_after_ms=1000)
         self._num_running += 1
         try:
-            return await self._infer(request)
+            return await self._infer(request, priority)
         finally:
             self._num_running -= 1
 
-    async def _infer(self, request: web.Request) -> web.Response:
+    async def _infer(self, request: web.Request, priority: Priority) -> web.Response:
         annotate = self._annotation(request)
         deadline_ms = self._deadline_ms(request)
         picture = await read_body(request, self._limits)
@@ -90,17 +93,19 @@ class InferApi:
         deadline = asyncio.get_running_loop().time() + deadline_ms / 1000
         options = msgspec.json.encode({"annotate": annotate}) if annotate else b""
         item = Item(id=_ITEM_ID, payload=picture, options=options, deadline=deadline)
-        result = result_of(await self._run(request.match_info["model"], item, deadline))
+        model = request.match_info["model"]
+        spec = LaneSpec(model=model, policy=Policy.FIFO, priority=priority)
+        result = result_of(await self._run(spec, item, deadline))
         return _picture_response(result) if annotate else _json_response(result)
 
-    async def _run(self, model: str, item: Item, deadline: float) -> Outcome:
+    async def _run(self, spec: LaneSpec, item: Item, deadline: float) -> Outcome:
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def emit(_: int, event: Progress | Outcome) -> None:
             if not isinstance(event, Progress) and not answered.done():
                 answered.set_result(event)
 
-        lane = self._engine.open_lane(LaneSpec(model=model, policy=Policy.FIFO), emit)
+        lane = self._engine.open_lane(spec, emit)
         try:
             lane.offer(item)
             async with asyncio.timeout_at(deadline + SAFETY_GAP_S):

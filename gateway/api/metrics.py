@@ -9,9 +9,13 @@ from aiohttp import web
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from engine.base import Engine, ModelStatistics
+from gateway.api.pressure_metrics import pressure_families
 from gateway.api.text_metrics import llm_families, prompt_families
+from gateway.api.version_metrics import version_families
 from gateway.metrics import PREFIX, LoopLag, Samples, counter, gauge, render
-from gateway.net.admission import ConnectionTable
+from gateway.net.admission import ConnectionStatistics, ConnectionTable, Spread
+from gateway.session.detached import DetachedStatistics
+from gateway.session.pressure import Pressure
 from gateway.session.registry import (
     LATENCY_BOUNDS_S,
     LatencyStatistics,
@@ -32,11 +36,13 @@ class MetricsApi:
         connections: ConnectionTable,
         loop_lag: LoopLag,
         authenticate: Callable[[web.Request], str],
+        pressure: Pressure | None = None,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._connections = connections
         self._loop_lag = loop_lag
+        self._pressure = Pressure() if pressure is None else pressure
         self._authenticate = authenticate
 
     def routes(self) -> list[web.RouteDef]:
@@ -49,10 +55,12 @@ class MetricsApi:
 
     def families(self) -> Iterator[Metric]:
         yield from self._loop_families()
+        yield from pressure_families(self._pressure.statistics())
         yield from self._connection_families()
         yield from self._session_families()
         models = self._engine.statistics().models
         yield from _engine_families(models)
+        yield from version_families(models)
         yield from llm_families(models)
 
     def _loop_families(self) -> Iterator[Metric]:
@@ -79,17 +87,49 @@ class MetricsApi:
             ({"direction": "out"}, now.bytes_out),
         ]
         yield counter("message_bytes", "Payload bytes of WebSocket messages.", sizes)
+        yield from _network_families(now)
 
     def _session_families(self) -> Iterator[Metric]:
         now = self._sessions.statistics()
         yield gauge("sessions", "Open sessions, also before their hello.", [({}, now.sessions)])
         yield counter("sessions_opened", "Sessions opened.", [({}, now.sessions_opened)])
         yield counter("sessions_refused", "Sessions over the limit.", [({}, now.sessions_refused)])
+        yield from _detached_families(now.detached)
         yield gauge("streams", "Open streams.", [({}, now.streams)])
         yield gauge("outbox_bytes", "Bytes waiting for slow readers.", [({}, now.outbox_bytes)])
         yield gauge("input_bytes", "Bytes of unanswered frames.", [({}, now.input_bytes)])
         yield from _receipt_families(now.models)
         yield from prompt_families(now)
+
+
+def _network_families(now: ConnectionStatistics) -> Iterator[Metric]:
+    """Of the open connections together: a label for each would never end."""
+
+    def each(spread: Spread, scale: float = 1.0) -> Samples:
+        return [
+            ({"statistic": "median"}, scale * spread.median),
+            ({"statistic": "p95"}, scale * spread.p95),
+            ({"statistic": "max"}, scale * spread.max),
+        ]
+
+    yield gauge("network_rtt_seconds", "Smoothed round trips.", each(now.rtt_ms, 1e-3))
+    yield gauge("network_jitter_seconds", "Jitter of round trips.", each(now.jitter_ms, 1e-3))
+    yield gauge("network_loss_ratio", "Share of segments sent again, lately.", each(now.loss))
+    yield counter("tcp_segments", "TCP segments with data sent.", [({}, now.segments_out)])
+    yield counter("tcp_retransmits", "TCP segments sent again.", [({}, now.segments_again)])
+    help_text = "How often the fullest outbox made room for the others."
+    yield counter("outboxes_relieved", help_text, [({}, now.outboxes_relieved)])
+
+
+def _detached_families(now: DetachedStatistics) -> Iterator[Metric]:
+    detached: Samples = [({}, now.detached)]
+    yield gauge("sessions_detached", "Sessions that wait for their client.", detached)
+    yield gauge("detached_bytes", "Bytes of the events they keep.", [({}, now.size_bytes)])
+    yield counter("sessions_resumed", "Sessions that went on.", [({}, now.resumed)])
+    help_text = "Sessions whose client did not come back in time."
+    yield counter("sessions_expired", help_text, [({}, now.expired)])
+    help_text = "Sessions that were not waited for any longer."
+    yield counter("sessions_given_up", help_text, [({}, now.given_up)])
 
 
 def _receipt_families(models: dict[str, ModelReceipts]) -> Iterator[Metric]:

@@ -26,10 +26,11 @@ from engine.types import (
     LaneSpec,
     Outcome,
     Policy,
+    Priority,
     Result,
 )
 from gateway.api import openai_chat, openai_completions
-from gateway.api.generation import Generation, News
+from gateway.api.generation import Generation, News, Reading
 from gateway.api.openai_answer import AnswerShape
 from gateway.api.openai_errors import BadParameter, error_body
 from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
@@ -38,8 +39,9 @@ from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.options import TEXT_KINDS
 from gateway.session.outcomes import read_finished
+from gateway.session.pacing import Pacing
 from gateway.session.registry import SessionRegistry
-from gateway.session.text_options import read_deadline_s
+from gateway.session.text_options import PACE_OFF, read_deadline_s
 
 _ITEM_ID = 1
 
@@ -73,21 +75,25 @@ class OpenAiApi:
         self,
         engine: Engine,
         registry: SessionRegistry,
+        pacing: Pacing,
         limits: LimitsConfig,
         text: TextConfig,
         *,
         max_prompt_bytes: int,
         kinds: Mapping[str, str],
         authenticate: Authenticate,
+        admit: Callable[[str, Priority], Priority],
         is_draining: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._registry = registry
+        self._pacing = pacing
         self._limits = limits
         self._text = text
         self._max_body_bytes = max_prompt_bytes + OVERHEAD_BYTES
         self._kinds = kinds
         self._authenticate = authenticate
+        self._admit = admit
         self._is_draining = is_draining
         self._num_running = 0
 
@@ -141,14 +147,17 @@ class OpenAiApi:
             options=msgspec.json.encode(PromptOptions(tenant=principal)),
             deadline=asyncio.get_running_loop().time() + deadline_s,
         )
-        spec = LaneSpec(model=prompt.model, policy=Policy.FIFO, priority=prompt.priority)
-        return Generation(
-            self._engine,
-            self._registry,
-            spec,
-            item,
+        priority = self._admit(principal, prompt.priority)
+        spec = LaneSpec(model=prompt.model, policy=Policy.FIFO, priority=priority)
+        # A whole answer has no gaps that anybody could see.
+        pace = (prompt.pace or self._pacing.config.sse) if prompt.is_stream else PACE_OFF
+        reading = Reading(
+            tenant=principal,
+            pace=pace,
+            is_whole=not prompt.is_stream,
             max_unread_chars=self._limits.max_outbox_bytes,
         )
+        return Generation(self._engine, self._registry, self._pacing, spec, item, reading)
 
     async def _whole(self, generation: Generation, shape: AnswerShape) -> bytes:
         texts: list[str] = []

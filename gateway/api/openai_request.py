@@ -20,7 +20,7 @@ from engine.types import Priority
 from gateway.api.openai_errors import BadParameter
 from gateway.config_sections import LimitsConfig
 from gateway.errors import ProblemKind, RequestProblem
-from gateway.session.text_options import PACE_OFF
+from gateway.session.text_options import PACES
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed on another thread
 OVERHEAD_BYTES = 64 * 1024  # of a body beside its prompt
@@ -100,6 +100,7 @@ class PromptRequest:
     include_usage: bool
     priority: Priority
     deadline_ms: float | None
+    pace: str | None  # of an event stream
 
 
 async def read_body(request: web.Request, limits: LimitsConfig, max_bytes: int) -> bytes:
@@ -162,8 +163,8 @@ def make_request(body: Body, *, max_tokens: int | None, **prompt: Any) -> Prompt
     Raises:
         BadParameter: a value is out of range.
     """
-    if body.pace not in (None, PACE_OFF):
-        raise BadParameter("pace", "pace must be off: text leaves as soon as it is there")
+    if body.pace is not None and body.pace not in PACES:
+        raise BadParameter("pace", f"pace must be one of {', '.join(PACES)}")
     payload = _converted({**prompt, "sampling": _sampling(body, max_tokens)}, PromptPayload)
     options = body.stream_options
     return PromptRequest(
@@ -173,6 +174,7 @@ def make_request(body: Body, *, max_tokens: int | None, **prompt: Any) -> Prompt
         include_usage=options is not None and bool(options.include_usage),
         priority=_priority(body.priority),
         deadline_ms=body.deadline_ms,
+        pace=body.pace,
     )
 
 

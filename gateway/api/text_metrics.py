@@ -8,9 +8,10 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from engine.base import LlmStatistics, ModelStatistics
 from engine.llm.histograms import BOUNDS
+from gateway.api.delivery_metrics import buckets_of, delivery_families, histogram
 from gateway.metrics import PREFIX, Samples, counter, gauge
 from gateway.session.registry import Receipts, SessionStatistics
-from gateway.session.text_totals import Histogram, TextTotals
+from gateway.session.text_totals import TextTotals
 
 # Operators of language models know these under exactly these names, so they have no prefix.
 FIELD_GAUGES: Mapping[str, str] = {
@@ -108,20 +109,9 @@ def _text_families(models: Mapping[str, TextTotals]) -> Iterator[Metric]:
     firsts = {name: totals.first_token for name, totals in models.items()}
     gaps = {name: totals.gaps for name, totals in models.items()}
     help_text = "Arrival of a prompt until its first visible token."
-    yield _histogram("text_first_token_seconds", help_text, firsts)
-    yield _histogram("text_gap_seconds", "Between two visible tokens of an answer.", gaps)
-
-
-def _histogram(name: str, help_text: str, models: Mapping[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(PREFIX + name, help_text, labels=["model"])
-    for model, histogram in models.items():
-        total, cumulative = 0, []
-        for count in histogram.counts:
-            total += count
-            cumulative.append(total)
-        buckets = _buckets(histogram.bounds, cumulative)
-        family.add_metric([model], buckets=buckets, sum_value=histogram.sum)
-    return family
+    yield histogram("text_first_token_seconds", help_text, firsts)
+    yield histogram("text_gap_seconds", "Between two visible tokens of an answer.", gaps)
+    yield from delivery_families(models)
 
 
 def _worker_histogram(
@@ -131,13 +121,9 @@ def _worker_histogram(
     for model, llm in models.items():
         counts = llm.histograms.get(name)
         if counts is not None and len(counts) == len(BOUNDS[name]) + 1:
-            # Workers count and do not sum: quantiles need no sum.
-            family.add_metric([model], buckets=_buckets(BOUNDS[name], counts), sum_value=None)
+            buckets = buckets_of(BOUNDS[name], counts)
+            family.add_metric([model], buckets=buckets, sum_value=llm.histogram_sums.get(name))
     return family
-
-
-def _buckets(bounds: Sequence[float], cumulative: Sequence[float]) -> list[tuple[str, float]]:
-    return list(zip((*map(str, bounds), "+Inf"), cumulative, strict=True))
 
 
 def _each(models: Mapping[str, LlmStatistics], name: str) -> Samples:

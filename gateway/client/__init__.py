@@ -16,6 +16,7 @@ from gateway.client.errors import (
     ClientError,
     ConnectError,
     Event,
+    LostError,
     SourceError,
     StreamError,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "FrameSource",
     "FrameStream",
     "LinkSettings",
+    "LostError",
     "SourceError",
     "StreamError",
     "StreamStatistics",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gateway.client.link import Link
 from gateway.wire.codec import BinaryMessage
@@ -16,7 +16,8 @@ class AttachedStream(Protocol):
         """There is a connection: open the stream on it under this id."""
 
     def on_detached(self) -> None:
-        """The connection is lost."""
+        """The connection is lost, and what was under way on it; ``on_attached`` follows if there is
+        another one and the stream is not finished by then."""
 
     def on_message(self, message: ServerMessage) -> None:
         """A control message that names this stream."""
@@ -35,6 +36,25 @@ class AttachedStream(Protocol):
 
     async def aclose(self) -> None:
         """Stop the stream; bounded, idempotent."""
+
+
+@runtime_checkable
+class RecoverableStream(AttachedStream, Protocol):
+    """A stream of events that the server keeps for a while, and tells again on another connection.
+
+    A lost connection suspends it; then it is resumed, or detached if that is not possible.
+    """
+
+    @property
+    def last_seq(self) -> int:
+        """Of the newest event that has come; -1 before the first."""
+
+    def on_suspended(self) -> None:
+        """The connection is lost."""
+
+    def on_resumed(self, link: Link, num_received: int) -> None:
+        """The stream goes on, on another connection: the next event follows ``last_seq``. The
+        server has received that many prompts of it."""
 
 
 class StreamOwner(Protocol):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 
-# 1006 never travels: it stands for a connection that just broke.
-_RETRYABLE_STANDARD = frozenset({1001, 1006, 1011, 1012, 1013})
+ABNORMAL = 1006  # never travels: it stands for a connection that just broke
+_RETRYABLE_STANDARD = frozenset({1001, ABNORMAL, 1011, 1012, 1013})
 
 
 def may_reconnect(code: int) -> bool:
     """Whether the protocol lets a client come back by itself after this close code."""
     return code in _RETRYABLE_STANDARD or 4000 <= code <= 4499
+
+
+def may_resume(code: int) -> bool:
+    """Whether the server still has what was under way on a connection that ended with this code:
+    it broke, or the server gave it up, but neither side was done."""
+    return code == ABNORMAL or 4000 <= code <= 4499
 
 
 class Backoff:

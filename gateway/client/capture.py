@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.client.errors import SourceError
-from gateway.client.frames import CapturedFrame, Pacer, now_us
+from gateway.client.frames import CapturedFrame, Pacer, PictureLimits, now_us
 
 STOP_TIMEOUT_S = 2.0  # for a capture thread to end; it is a daemon if it does not
 DEFAULT_PERIOD_S = 0.04
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
 
 
 Read = Callable[[], Generator[Decoded, None, None]]
-Encode = Callable[[Decoded], Encoded]
+Encode = Callable[[Decoded, PictureLimits], Encoded]
 
 
 class RateLimit:
@@ -62,7 +62,22 @@ class RateLimit:
         return True
 
 
-class ClipSource:
+class LimitedSource:
+    """Encodes as it is asked to: a whole value, replaced at once, that other threads read."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode_within = encode
+        self._limits = PictureLimits()
+
+    def limit(self, limits: PictureLimits) -> None:
+        """Keep to these from the next picture on; may be called at any time."""
+        self._limits = limits
+
+    def _encode(self, decoded: Decoded) -> Encoded:
+        return self._encode_within(decoded, self._limits)
+
+
+class ClipSource(LimitedSource):
     """A file, decoded as it is asked for.
 
     Live: frames are due on the clip's own schedule, late ones are skipped before they are encoded,
@@ -72,8 +87,8 @@ class ClipSource:
     def __init__(
         self, read: Read, encode: Encode, *, is_live: bool, period_s: float = DEFAULT_PERIOD_S
     ) -> None:
+        super().__init__(encode)
         self._read = read
-        self._encode = encode
         self._period_s = period_s
         self._stopped = asyncio.Event()
         self.is_live = is_live
@@ -111,14 +126,14 @@ class ClipSource:
             decoder.shutdown(wait=False)
 
 
-class LiveSource:
+class LiveSource(LimitedSource):
     """A camera or network stream: a thread keeps reading, and only the newest picture waits."""
 
     is_live = True
 
     def __init__(self, read: Read, encode: Encode, *, name: str, fps: float | None = None) -> None:
+        super().__init__(encode)
         self._read = read
-        self._encode = encode
         self._name = name
         self._rate = RateLimit(fps)
         self._stopped = threading.Event()

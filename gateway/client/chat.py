@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from gateway.client.acks import AckTracker
 from gateway.client.attached import StreamOwner
-from gateway.client.errors import StreamError, problem_text
+from gateway.client.errors import LostError, StreamError, problem_text
 from gateway.client.link import Link
 from gateway.wire import codec
 from gateway.wire.codec import BinaryMessage
@@ -111,8 +111,10 @@ def chat_spec(
 class ChatStream:
     """An answer, by ``async for``, once; leaving the loop early stops the generation.
 
-    Nothing is asked twice: an answer whose connection is lost ends with ``StreamError``. Events
-    wait unread without slowing the server, at most ``MAX_UNREAD`` of them.
+    A lost connection is nothing that a program notices: the answer goes on where it broke off,
+    without a hole or a repeat, or ends with ``LostError``. Only a prompt of which the server has
+    not said a word is asked again. Events wait unread without slowing the server, at most
+    ``MAX_UNREAD`` of them.
     """
 
     def __init__(self, owner: StreamOwner, spec: ChatSpec) -> None:
@@ -127,7 +129,9 @@ class ChatStream:
         self._link: Link | None = None
         self._id = 0
         self._heard_at = 0.0
+        self._last_seq = -1
         self._is_open = False
+        self._is_closing = False
         self._is_started = False
         self._is_finished = False
         self._failure: Exception | None = None
@@ -139,6 +143,7 @@ class ChatStream:
 
     async def aclose(self) -> None:
         """Stop the answer, wait a little for the server's last word; idempotent."""
+        self._is_closing = True
         if not self._is_finished and self._link is not None:
             self._link.post(Close(stream=self._id))
             try:
@@ -185,12 +190,35 @@ class ChatStream:
         link.post(msgspec.structs.replace(self._spec.prompt, stream=stream))
         link.post(EndInput(stream=stream))
 
+    @property
+    def last_seq(self) -> int:
+        return self._last_seq
+
+    def on_suspended(self) -> None:
+        self._link = None
+        self._acks.reset()
+        if self.finish_reason is not None or self._is_closing:
+            self.finish(None)  # only ``closed`` is missing, or nobody wants the rest
+
+    def on_resumed(self, link: Link, num_received: int) -> None:
+        self._link = link
+        self._heard_at = time.monotonic()
+        self._is_open = True
+        if num_received == 0:
+            link.post(msgspec.structs.replace(self._spec.prompt, stream=self._id))
+        link.post(EndInput(stream=self._id))  # once more, if it has arrived
+
     def on_detached(self) -> None:
         self._link = None
-        self.finish(StreamError("the connection was lost before the answer was complete"))
+        if not self._is_open and not self._is_closing:
+            return  # it may never have arrived: ``on_attached`` asks again
+        lost = LostError("the connection was lost before the answer was complete")
+        self.finish(None if self.finish_reason is not None else lost)
 
     def on_message(self, message: ServerMessage) -> None:
         self._heard_at = time.monotonic()
+        if not self._is_next(message):
+            return
         match message:
             case Token():
                 self._add(TextEvent(text=message.text, seq=message.seq, received_at=self._heard_at))
@@ -201,6 +229,7 @@ class ChatStream:
             case Opened():
                 self._is_open = True
             case Closed():
+                self._acknowledge()  # or the server would keep the last events for a while
                 no_end = StreamError("the server ended the answer without a reason")
                 self.finish(None if self.finish_reason is not None else no_end)
         self._changed.set()
@@ -230,6 +259,22 @@ class ChatStream:
         self._changed.set()
 
     # --- inside
+
+    def _is_next(self, message: ServerMessage) -> bool:
+        """Whether to take it: an event that has come before is not told again."""
+        if not isinstance(message, Token | EndOutput | ErrorMessage):
+            return True
+        seq = message.seq
+        if not isinstance(seq, int):
+            return True  # an error that is no event
+        if seq == self._last_seq + 1:
+            self._last_seq = seq
+            return True
+        if seq > self._last_seq:
+            if self._link is not None:
+                self._link.post(Close(stream=self._id))
+            self.finish(LostError(f"event {seq} came after {self._last_seq}"))
+        return False
 
     def _on_end(self, message: EndOutput) -> None:
         self.finish_reason = message.finish_reason

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.client.attached import AttachedStream
-from gateway.client.backoff import Backoff, may_reconnect
+from gateway.client.attached import AttachedStream, RecoverableStream
+from gateway.client.backoff import Backoff, may_reconnect, may_resume
 from gateway.client.chat import ChatStream, chat_spec
 from gateway.client.errors import (
     AuthError,
@@ -24,19 +24,22 @@ from gateway.client.frames import FrameSource
 from gateway.client.greeting import open_link, stream_address
 from gateway.client.link import Link, LinkLost, LinkSettings
 from gateway.client.liveness import ClockEstimate
-from gateway.client.streams import FrameStream, StreamSpec
+from gateway.client.recovery import ATTEMPTS_PER_WINDOW, recovered, resume_request
+from gateway.client.stream_spec import StreamSpec
+from gateway.client.streams import FrameStream
 from gateway.wire.codec import BinaryMessage
 from gateway.wire.messages import (
+    Close,
     ErrorMessage,
     GoAway,
     Limits,
+    ServerEvent,
     ServerMessage,
     StreamOptions,
     Welcome,
 )
 
 STABLE_S = 5.0  # a connection that lived this long resets the backoff
-POLICIES = ("latest", "fifo", "lossless")
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +99,7 @@ class Client:
         self._streams: dict[AttachedStream, int] = {}  # live ones, with their id on this connection
         self._by_id: dict[int, AttachedStream] = {}
         self._next_stream = 1
+        self._left: Welcome | None = None  # the session that may be resumed, after a loss
         self._problem = ""  # what the server said last about the connection
         self._failure: ClientError | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -167,6 +171,7 @@ class Client:
         deadline_ms: float | None = None,
         fps: float | None = None,
         annotate: str | None = None,
+        pace: str | None = None,
         version: str | None = None,
         priority: str = "standard",
         weight: float = 1.0,
@@ -178,7 +183,7 @@ class Client:
             policy: ``latest`` and ``fifo`` drop live frames that may not be sent now;
                 ``lossless`` waits, and so does every source that is not live.
             deadline_ms: age at which the server gives up an unanswered frame.
-            fps: send at most this many frames per second.
+            fps: send at most this many frames per second. pace: ``playout``: results come evenly.
             annotate: ``boxes`` or ``blur``: results bring an annotated picture now and then.
 
         Raises:
@@ -186,14 +191,11 @@ class Client:
                 refuses the stream, ``ConnectError`` when the connection is lost for good, and
                 what the source raises.
         """
-        if policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-        if fps is not None and not fps > 0.0:
-            raise ValueError(f"fps must be above 0, got {fps}")
         options = StreamOptions(
             policy=policy,
             deadline_ms=deadline_ms,
             annotate=annotate,
+            pace=pace,
             version=version,
             priority=priority,
             weight=weight,
@@ -260,6 +262,8 @@ class Client:
             for live in self._streams:
                 live.pause()
             self._tell("goaway", f"the server closes within {message.deadline_ms} ms")
+        elif isinstance(message, ServerEvent):
+            self._tell(message.kind, message.text)
         elif isinstance(stream, int):
             target = self._by_id.get(stream)
             if target is not None:  # else a late message of a stream that is over
@@ -291,7 +295,8 @@ class Client:
             while True:
                 started_at = time.monotonic()
                 loss = await link.run(self)
-                self._detach()
+                is_returning = self._backoff is not None and not self._is_closing
+                self._detach(may_resume=is_returning and may_resume(loss.code))
                 if self._is_closing:
                     return
                 self._tell("disconnected", self._problem or str(loss))
@@ -309,12 +314,22 @@ class Client:
             self._fail(ConnectError("the client has failed; its log says why"))
 
     async def _come_back(self, backoff: Backoff) -> Link:
-        give_up_at = time.monotonic() + self._give_up_after_s
+        lost_at = time.monotonic()
+        give_up_at = lost_at + self._give_up_after_s
         while True:
             left_s = max(0.0, give_up_at - time.monotonic())
-            await asyncio.sleep(min(backoff.next_delay_s(), left_s))
+            delay_s = min(backoff.next_delay_s(), left_s)
+            if self._left is not None:
+                window_s = self._left.resume_window_s
+                if time.monotonic() > lost_at + window_s:
+                    self._give_up_resuming()
+                else:  # time is short, and several attempts should fit into it
+                    delay_s = min(delay_s, window_s / ATTEMPTS_PER_WINDOW)
+            await asyncio.sleep(delay_s)
             try:
-                return await open_link(self._address, self._api_key, self._settings)
+                # Anew each time: meanwhile streams may have been given up.
+                resume = resume_request(self._left, self._streams) if self._left else None
+                return await open_link(self._address, self._api_key, self._settings, resume)
             except AuthError:
                 raise
             except ConnectError as error:
@@ -326,8 +341,19 @@ class Client:
     def _attach(self, link: Link) -> None:
         self._link, self._welcome = link, link.welcome
         self._problem = ""
-        for stream in list(self._streams):
-            self._open(stream, link)
+        going_on = recovered(self._left, link.welcome)
+        self._left = None
+        for number in going_on.keys() - self._streams.values():
+            link.post(Close(stream=number))  # given up at the very last moment
+        for stream, number in list(self._streams.items()):
+            entry = going_on.get(number)
+            if entry is not None and isinstance(stream, RecoverableStream):
+                stream.on_resumed(link, entry.received_seq + 1)
+            elif number >= 0:
+                self._lose(stream)
+        for stream, number in list(self._streams.items()):
+            if number < 0:
+                self._open(stream, link)
 
     def _open(self, stream: AttachedStream, link: Link) -> None:
         number, self._next_stream = self._next_stream, self._next_stream + 1
@@ -335,12 +361,30 @@ class Client:
         self._by_id[number] = stream
         stream.on_attached(link, number)
 
-    def _detach(self) -> None:
+    def _detach(self, *, may_resume: bool) -> None:
+        """Without a connection a stream has its id only as long as it may be recovered."""
         self._link = None
-        self._by_id.clear()
-        for stream in list(self._streams):
-            self._streams[stream] = -1
-            stream.on_detached()
+        welcome = self._greeting
+        may_resume = may_resume and welcome.resume_window_s > 0
+        for stream, number in list(self._streams.items()):
+            if may_resume and number >= 0 and isinstance(stream, RecoverableStream):
+                stream.on_suspended()
+            else:
+                self._lose(stream)
+        if may_resume:
+            self._left = welcome
+
+    def _give_up_resuming(self) -> None:
+        """The server has not waited that long."""
+        self._left = None
+        for stream, number in list(self._streams.items()):
+            if number >= 0:
+                self._lose(stream)
+
+    def _lose(self, stream: AttachedStream) -> None:
+        self._by_id.pop(self._streams[stream], None)
+        self._streams[stream] = -1
+        stream.on_detached()
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error

@@ -4,6 +4,7 @@ ClientError            root
 ├── ConnectError       no connection, or none any more; ``code`` is the close code, if there is one
 │   └── AuthError      the key is missing or wrong
 ├── StreamError        the server refused or ended a stream; ``problem`` says why
+│   └── LostError      the connection was lost, and an answer could not be recovered
 └── SourceError        a file, camera or network stream cannot be read
 """
 
@@ -38,6 +39,10 @@ class StreamError(ClientError):
         self.problem = problem
 
 
+class LostError(StreamError):
+    """The connection was lost, and the rest of an answer with it; what came is right."""
+
+
 class SourceError(ClientError):
     """The source of the frames cannot be opened or has failed."""
 
@@ -51,8 +56,9 @@ def problem_text(problem: Problem) -> str:
 class Event:
     """Something that a program may want to tell its user.
 
-    ``name`` is one of ``connected, disconnected, reconnected, goaway`` (of the connection) and
-    ``opened, drop, error, closed`` (of a stream).
+    ``name`` is one of ``connected, disconnected, reconnected, goaway`` (of the connection),
+    ``opened, drop, error, closed`` (of a stream), ``message`` (an operator's words for the people
+    here) and ``service_level`` (how much the server gives up under pressure).
     """
 
     name: str

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gateway.client.errors import SourceError
 from gateway.wire.picture import PictureError, read_picture_header
@@ -32,6 +32,15 @@ class CapturedFrame:
     media_time_s: float | None = None  # position in the clip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureLimits:
+    """What a server asks of pictures: at most this wide, of at most this JPEG quality (0..1).
+    None: no limit but the source's own."""
+
+    max_width: int | None = None
+    quality: float | None = None
+
+
 class FrameSource(Protocol):
     """What ``stream_frames`` takes."""
 
@@ -41,6 +50,14 @@ class FrameSource(Protocol):
 def now_us() -> int:
     """The clock of ``CapturedFrame.t_us``."""
     return time.monotonic_ns() // 1000
+
+
+@runtime_checkable
+class AdjustableSource(Protocol):
+    """A source that encodes its pictures itself, and so can make them smaller."""
+
+    def limit(self, limits: PictureLimits) -> None:
+        """Keep to these from the next picture on; may be called at any time."""
 
 
 class Pacer:

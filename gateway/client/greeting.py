@@ -26,6 +26,7 @@ from gateway.wire.messages import (
     Hello,
     Ping,
     Problem,
+    ResumeRequest,
     Welcome,
 )
 
@@ -49,8 +50,14 @@ def stream_address(url: str) -> str:
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
 
 
-async def open_link(address: str, api_key: str | None, settings: LinkSettings) -> Link:
-    """Connect and exchange greetings within ``open_timeout_s``.
+async def open_link(
+    address: str,
+    api_key: str | None,
+    settings: LinkSettings,
+    resume: ResumeRequest | None = None,
+) -> Link:
+    """Connect and exchange greetings within ``open_timeout_s``; ``welcome.resumed`` answers
+    ``resume``.
 
     Raises:
         AuthError: the server wants another key.
@@ -60,7 +67,7 @@ async def open_link(address: str, api_key: str | None, settings: LinkSettings) -
         async with asyncio.timeout(settings.open_timeout_s):
             socket = await _open_socket(address, settings)
             try:
-                welcome = await _greet(socket, api_key)
+                welcome = await _greet(socket, Hello(token=api_key, resume=resume))
                 return Link(socket, welcome, settings)
             except BaseException:
                 socket.transport.abort()
@@ -100,8 +107,8 @@ async def _open_socket(address: str, settings: LinkSettings) -> ClientConnection
     return socket
 
 
-async def _greet(socket: ClientConnection, api_key: str | None) -> Welcome:
-    await socket.send(codec.encode(Hello(token=api_key)), text=True)
+async def _greet(socket: ClientConnection, hello: Hello) -> Welcome:
+    await socket.send(codec.encode(hello), text=True)
     problem: Problem | None = None
     try:
         while True:

@@ -18,6 +18,7 @@ from typing import Protocol
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from gateway.client.frames import now_us
 from gateway.client.liveness import ClockEstimate, Liveness
 from gateway.wire import codec
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
@@ -201,7 +202,7 @@ class Link:
     def _receive_text(self, text: bytes, handler: Handler) -> None:
         message = codec.decode_server(text)
         if isinstance(message, Ping):
-            self.post(ClientPong(t=message.t))
+            self.post(ClientPong(t=message.t, now_us=now_us()))
         elif isinstance(message, ServerPong):
             sample = self._liveness.pong(message.t, message.now_us, time.monotonic())
             waiting = self._pongs.get(message.t)

@@ -14,7 +14,12 @@ from urllib.parse import urlsplit
 
 from gateway.client.capture import ClipSource, Decoded, Encoded, LiveSource, RateLimit
 from gateway.client.errors import SourceError
-from gateway.client.frames import PICTURE_SUFFIXES, CapturedFrame, PictureSource
+from gateway.client.frames import (
+    PICTURE_SUFFIXES,
+    CapturedFrame,
+    PictureLimits,
+    PictureSource,
+)
 
 LIVE_SCHEMES = ("rtsp://", "rtsps://", "rtmp://", "udp://", "srt://")
 CLIP_SCHEMES = ("http://", "https://")
@@ -174,9 +179,15 @@ def _decode(path: str, options: dict[str, str]) -> Generator[tuple[Decoded, floa
         raise SourceError(f"cannot read {_named(path)}: {reason}") from None
 
 
-def _encode(decoded: Decoded, *, jpeg_quality: int, max_width: int | None) -> Encoded:
+def _encode(
+    decoded: Decoded, limits: PictureLimits, *, jpeg_quality: int, max_width: int | None
+) -> Encoded:
     import cv2
 
+    if limits.max_width is not None:
+        max_width = min(max_width or limits.max_width, limits.max_width)
+    if limits.quality is not None:
+        jpeg_quality = max(1, min(jpeg_quality, round(100 * limits.quality)))
     picture: Any = decoded.picture
     image = picture.to_ndarray(format="bgr24") if hasattr(picture, "to_ndarray") else picture
     height, width = image.shape[:2]

@@ -11,17 +11,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 
 from gateway.client.acks import AckTracker
 from gateway.client.attached import StreamOwner
-from gateway.client.capture import RateLimit
 from gateway.client.errors import ConnectError, Event, StreamError, problem_text
 from gateway.client.frames import CapturedFrame, FrameSource
+from gateway.client.hints import HintedSource
 from gateway.client.ledger import FrameLedger
 from gateway.client.link import Link, LinkLost
 from gateway.client.results import FrameResult, frame_result
 from gateway.client.statistics import StreamStatistics
+from gateway.client.stream_spec import StreamSpec
 from gateway.wire import codec
 from gateway.wire.codec import BinaryMessage, FrameHeader, MessageType
 from gateway.wire.messages import (
@@ -32,11 +32,11 @@ from gateway.wire.messages import (
     Drop,
     EndInput,
     ErrorMessage,
+    Hint,
     Open,
     Opened,
     ResultMessage,
     ServerMessage,
-    StreamOptions,
 )
 from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
 
@@ -47,15 +47,6 @@ FINISH_TIMEOUT_S = 30.0  # beyond the deadline, without any message of the strea
 CLOSE_TIMEOUT_S = 2.0
 REOPEN_TIMEOUT_S = 60.0  # for a restarted server whose model is not ready yet
 REOPEN_DELAY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSpec:
-    """What a stream asks for, each time it is opened."""
-
-    model: str
-    options: StreamOptions
-    fps: float | None = None
 
 
 class FrameStream:
@@ -82,7 +73,7 @@ class FrameStream:
         self._on_event = on_event
         self._is_live = bool(getattr(source, "is_live", True))
         self._ledger = FrameLedger(self.statistics, max_in_flight=MAX_RESULTS)
-        self._rate = RateLimit(spec.fps)
+        self._limits = HintedSource(source, spec.fps)
         self._results: deque[FrameResult] = deque()
         self._attachments: list[BinaryMessage] = []
         self._changed = asyncio.Event()
@@ -162,7 +153,7 @@ class FrameStream:
 
     async def _offer(self, frame: CapturedFrame) -> None:
         """Send the frame, or drop it: every live frame has one chance."""
-        if not self._rate.passes(frame.t_us / 1e6):
+        if not self._limits.passes(frame.t_us / 1e6):
             return  # asked for: not a loss
         if self._is_too_large(frame):
             self.statistics.dropped_at_capture += 1
@@ -233,6 +224,7 @@ class FrameStream:
         self._link, self._id = link, stream
         self._state = StreamState.IDLE
         self._is_paused = False
+        self._limits.reset()
         self._reopen_at = None
         self._attachments.clear()
         spec = self._spec
@@ -301,6 +293,8 @@ class FrameStream:
             case Drop():
                 self._ledger.drop(message.reason, message.first, message.last, message.count)
                 self._tell("drop", message.reason, message.first)
+            case Hint():
+                self._limits.obey(message)
             case ErrorMessage():
                 self._on_error(message)
             case Opened() if self._state is StreamState.IDLE:
@@ -373,12 +367,8 @@ class FrameStream:
         producer.cancel()
         # A source of the program's own may take as long as it likes to stop.
         await asyncio.wait({producer}, timeout=CLOSE_TIMEOUT_S)
-        is_refused = self._reopen_at is not None
-        if (
-            self._link is not None
-            and self._id is not None
-            and not (self._is_finished or is_refused)
-        ):
+        is_over = self._is_finished or self._reopen_at is not None
+        if self._link is not None and self._id is not None and not is_over:
             self._state = StreamState.CLOSING
             self._link.post(Close(stream=self._id))
             try:

@@ -13,6 +13,7 @@ from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.stream import DEFAULT_URL
 
 if TYPE_CHECKING:
+    from gateway.client import Event
     from gateway.commands.chat_line import ChatLine
     from gateway.commands.chat_talk import AnswerEnd, Message
 
@@ -64,13 +65,23 @@ def chat(
     if question is None and not sys.stdin.isatty():
         question = _read_question()
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
-    answers = GatewayAnswers(connect(url, api_key=api_key), model, sampling, _say_waiting)
+    client = connect(url, api_key=api_key, on_event=_show_message)
+    answers = GatewayAnswers(client, model, sampling, _say_waiting)
     with readable_client_errors(url, model), ChatLine(answers) as line:
         if question is None:
             code = _talk(line, system, url, model)
         else:
             code = _answer_once(line, system, question)
     raise typer.Exit(code)
+
+
+def _show_message(event: Event) -> None:
+    """An operator's words, at once, beside the answer and never in it."""
+    from gateway.commands.chat_talk import printable
+
+    if event.name == "message":
+        sys.stderr.write(f"\n*** {printable(event.detail)} ***\n")
+        sys.stderr.flush()
 
 
 def _talk(line: ChatLine, system: str, url: str, model: str) -> ExitCode:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from engine.types import Priority
 from gateway.errors import ProblemKind, RequestProblem
 
 ANONYMOUS = "anonymous"
@@ -95,10 +96,22 @@ class Keyring:
     """The configured API keys. Comparison takes the same time wherever a key differs.
 
     Without keys everybody is ``anonymous``: the configuration allows that on loopback only.
+    ``tiers`` has more keys, by the highest class of service that each may ask for; ``admins`` are
+    keys of operators, who may ask for everything.
     """
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = tuple(_digest(key) for key in keys)
+    def __init__(
+        self,
+        keys: Sequence[str],
+        *,
+        tiers: Mapping[Priority, Sequence[str]] | None = None,
+        admins: Sequence[str] = (),
+    ) -> None:
+        limited = [(_digest(key), tier) for tier, of in (tiers or {}).items() for key in of]
+        operators = [_digest(key) for key in admins]
+        self._digests = (*map(_digest, keys), *(digest for digest, _ in limited), *operators)
+        self._tiers = {_principal(digest): tier for digest, tier in limited}
+        self._admins = frozenset(map(_principal, operators))
 
     @property
     def is_required(self) -> bool:
@@ -113,7 +126,15 @@ class Keyring:
         presented = _digest(token)
         # Every key is compared, so that the time does not tell which one came close.
         matches = [hmac.compare_digest(presented, digest) for digest in self._digests]
-        return f"key-{presented.hex()[:8]}" if any(matches) else None
+        return _principal(presented) if any(matches) else None
+
+    def tier_of(self, principal: str) -> Priority:
+        """The highest class of service that the principal may ask for."""
+        return self._tiers.get(principal, Priority.REALTIME)
+
+    def is_admin(self, principal: str) -> bool:
+        """Whether the principal has one of the operators' keys."""
+        return principal in self._admins
 
     def identify_headers(self, headers: Mapping[str, str]) -> str | None:
         """The principal named by ``Authorization`` or ``X-API-Key``; None without either.
@@ -175,6 +196,10 @@ class TicketBox:
             if self._tickets[oldest][0] > now:
                 return
             del self._tickets[oldest]
+
+
+def _principal(digest: bytes) -> str:
+    return f"key-{digest.hex()[:8]}"
 
 
 def _digest(key: str) -> bytes:

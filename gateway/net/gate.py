@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from gateway.config_values import is_loopback
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.auth import ANONYMOUS, Keyring, OriginPolicy, TicketBox
+
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,6 +37,23 @@ class Gate:
                 ProblemKind.UNAUTHORIZED, "send Authorization: Bearer KEY or X-API-Key: KEY"
             )
         return principal
+
+    def authenticate_admin(self, request: web.Request) -> str:
+        """The operator behind a plain request. Without any keys, whoever asks from this machine
+        itself, and not through a proxy, which may speak for anybody.
+
+        Raises:
+            RequestProblem: UNAUTHORIZED, or FORBIDDEN for a key that is not an operator's.
+        """
+        if self._keyring.is_required:
+            principal = self.authenticate(request)
+            if not self._keyring.is_admin(principal):
+                raise RequestProblem(ProblemKind.FORBIDDEN, "server.admin_keys has not this key")
+            return principal
+        is_passed_on = any(name in request.headers for name in _PROXY_HEADERS)
+        if is_passed_on or not is_loopback(request.remote or ""):
+            raise RequestProblem(ProblemKind.FORBIDDEN, "only from this machine, without a proxy")
+        return ANONYMOUS
 
     def authenticate_upgrade(self, request: web.Request) -> str | None:
         """The principal behind a WebSocket handshake; None: the first message must tell.

@@ -11,6 +11,9 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[], None]
+# uvloop counts in whole milliseconds: half of one early is as near as half of one late, and a loop
+# that had to wait for the rest of it would spin.
+EARLY_S = 0.0005
 # Cancelled timers stay in the heap until they are this many and the majority.
 _MIN_STALE = 64
 
@@ -73,7 +76,7 @@ class Clock:
         return int(self._loop.time() * 1e6)
 
     def call_at(self, when: float, callback: Callback) -> Timer:
-        """Run ``callback`` once, not before ``when``."""
+        """Run ``callback`` once, at most ``EARLY_S`` before ``when``."""
         timer = Timer(self, when, callback)
         self._num_made += 1
         heapq.heappush(self._heap, (when, self._num_made, timer))
@@ -103,9 +106,9 @@ class Clock:
         self._armed, self._armed_for = None, float("inf")
         self._is_running = True
         # What a callback arms for "now" waits for the loop's next turn, or two could spin for ever.
-        now, last_made = self._loop.time(), self._num_made
+        due, last_made = self._loop.time() + EARLY_S, self._num_made
         try:
-            while self._heap and self._heap[0][0] <= now and self._heap[0][1] <= last_made:
+            while self._heap and self._heap[0][0] <= due and self._heap[0][1] <= last_made:
                 _, _, timer = heapq.heappop(self._heap)
                 callback, timer.callback = timer.callback, None
                 if callback is None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from engine.base import Engine
 from engine.errors import EngineError
+from engine.types import LaneSpec, Priority
 from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error
 from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import FrameStream
 from gateway.session.ingest import Ingest
-from gateway.session.options import check_model, read_settings
+from gateway.session.options import StreamSettings, check_model, read_settings
 from gateway.session.prompts import Moment, Prompts
 from gateway.session.receipts import stream_error
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.text_options import read_text_settings
 from gateway.session.text_stream import TextStream
+from gateway.session.tiers import within_tier
 from gateway.wire.codec import UnexpectedMessage
 from gateway.wire.messages import Ack, Cancel, Close, EndInput, Open, Prompt, StreamKind
 from gateway.wire.protocol import STREAM_EVENTS, StreamEvent, StreamState
@@ -58,14 +61,14 @@ class StreamCommands:
         self._ingest = ingest
         self._prompts = prompts
 
-    def open(self, message: Open, *, is_draining: bool) -> None:
+    def open(self, message: Open, moment: Moment) -> None:
         """Open the stream, or tell why not; the id is used up either way."""
         try:
             self._streams.claim(message.stream)
-            if is_draining:
+            if moment.is_draining:
                 raise RequestProblem(ProblemKind.SHUTTING_DOWN)
             check_model(message.kind, message.model, self._kinds)
-            stream = self._open(message)
+            stream = self._open(message, self._registry.tiers.of(moment.tenant))
         except EngineError as error:
             self._deliver.tell(stream_error(from_engine_error(error), message.stream))
         except RequestProblem as problem:
@@ -74,16 +77,34 @@ class StreamCommands:
             self._streams.add(stream)
             self._deliver.open(stream)
 
-    def _open(self, message: Open) -> AnyStream:
+    def _open(self, message: Open, tier: Priority) -> AnyStream:
         if message.kind is StreamKind.TOKENS:
             max_prompts = self._limits.max_prompts
-            settings = read_text_settings(message, self._text, max_prompts=max_prompts)
-            return self._prompts.open(settings)
+            settings = read_text_settings(
+                message,
+                self._text,
+                max_prompts=max_prompts,
+                default_pace=self._prompts.default_pace,
+            )
+            lane = _within(settings.lane, tier)
+            return self._prompts.open(replace(settings, lane=lane))
         frames = read_settings(message, self._defaults)
+        return self._open_frames(replace(frames, lane=_within(frames.lane, tier)))
+
+    def _open_frames(self, settings: StreamSettings) -> FrameStream:
+        """Raises EngineError: no such model, or all places in its queue are promised."""
+        share = self._registry.credit.of(settings.lane.model).open(settings.lane.capacity)
         stream = FrameStream(
-            frames, self._registry.input_budget, ack_deadline_s=self._limits.ack_deadline_s
+            settings,
+            self._registry.input_budget,
+            share,
+            ack_deadline_s=self._limits.ack_deadline_s,
         )
-        lane = self._engine.open_lane(frames.lane, partial(self._deliver.emit, stream))
+        try:
+            lane = self._engine.open_lane(settings.lane, partial(self._deliver.emit, stream))
+        except EngineError:
+            share.close()
+            raise
         stream.attach(lane, self._registry.tally_of(stream.model))
         return stream
 
@@ -91,12 +112,16 @@ class StreamCommands:
         """Apply a message about one stream."""
         stream = self._streams.find(message.stream)
         if stream is None:
+            if isinstance(message, Ack):
+                self._streams.acknowledge_finished(message.stream, message.seq)
             if not self._streams.is_spent(message.stream):
                 problem = RequestProblem(ProblemKind.UNKNOWN_STREAM, "open it first")
                 self._deliver.tell(stream_error(problem, message.stream))
             return
         if stream.state is StreamState.CLOSED:
-            return  # was under way when the stream ended
+            if isinstance(message, Ack) and isinstance(stream, TextStream):
+                stream.acknowledge(message.seq, moment.now)
+            return  # everything else was under way when the stream ended
         try:
             if isinstance(stream, TextStream):
                 self._prompts.handle(stream, message, moment)
@@ -129,3 +154,7 @@ class StreamCommands:
             case Close():
                 self._deliver.stop(stream)
                 self._ingest.forget(stream)
+
+
+def _within(lane: LaneSpec, tier: Priority) -> LaneSpec:
+    return replace(lane, priority=within_tier(lane.priority, tier))

@@ -7,9 +7,10 @@ handed to the writer, because until then it may still turn out too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Progress, Result
+from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Policy, Progress, Result
 from gateway.errors import (
     CloseCode,
     ConnectionFault,
@@ -17,7 +18,9 @@ from gateway.errors import (
     RequestProblem,
     from_engine_error,
 )
+from gateway.session.clock import Clock
 from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream
+from gateway.session.playout import Playout
 from gateway.session.receipts import (
     closed_entry,
     drop_entry,
@@ -25,16 +28,22 @@ from gateway.session.receipts import (
     opened_entry,
     result_group,
 )
+from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import Entry, Outgoing, OutgoingKind
-from gateway.stream.outbox import Outbox, OutboxFull
-from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerMessage
+from gateway.stream.entries import Entry, Keep, Outgoing, OutgoingKind, StreamText
+from gateway.stream.outbox import Outbox, OutboxFull, ignore, ignore_popped, ignore_settled
+from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent, ServerMessage
 from gateway.wire.protocol import StreamEvent, StreamState
 
 # Tokens are small, and felt when they stutter: their bytes weigh less than those of results.
 TOKEN_SHARE = 8.0
+_KEEP = {Policy.LATEST: Keep.NEWEST, Policy.FIFO: Keep.TIMELY, Policy.LOSSLESS: Keep.ALL}
 _ACKNOWLEDGED = (OutgoingKind.RESULT, OutgoingKind.EVENT)
+
+
+def _ignore_logged(stream: TextStream, num_bytes: int) -> None:
+    """Until somebody counts."""
 
 
 class Deliver:
@@ -52,50 +61,102 @@ class Deliver:
         *,
         outbox: Outbox,
         streams: StreamTable,
-        now: Callable[[], float],
+        clock: Clock,
         on_fault: Callable[[ConnectionFault], None],
-        on_latency: Callable[[str, float], None],
+        registry: SessionRegistry,
     ) -> None:
-        self._outbox = outbox
+        # Told of each event that is kept while nobody can be told, and by how much its log grew.
+        self.on_logged: Callable[[TextStream, int], None] = _ignore_logged
+        self._outbox: Outbox | None = None  # while there is a connection
         self._streams = streams
-        self._now = now
+        self._now = clock.now
         self._on_fault = on_fault
-        self._on_latency = on_latency
+        self._on_latency = registry.observe_latency
+        self._clock = clock
+        self.pressure = registry.tiers.pressure
         self._num_unsent = 0  # popped, not yet reported as sent
-        outbox.on_settled = self._settle_result
-        outbox.on_popped = self._settle_credit
+        self.attach(outbox)
 
     @property
     def is_idle(self) -> bool:
         """Whether everything told has been sent, and nothing is left to tell."""
         is_answered = all(stream.is_answered for stream in self._streams)
-        return is_answered and self._num_unsent == 0 and self._outbox.is_empty
+        is_told = self._outbox is None or self._outbox.is_empty
+        return is_answered and self._num_unsent == 0 and is_told
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a connection."""
+        return self._outbox is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for the writer."""
+        return 0 if self._outbox is None else self._outbox.size_bytes
+
+    # --- the connection
+
+    def attach(self, outbox: Outbox) -> None:
+        """There is a connection, and this is what it sends."""
+        self._outbox = outbox
+        outbox.on_settled = self._settle_result
+        outbox.on_popped = self._settle_credit
+        outbox.on_overflow = self._fail_for_others
+
+    def detach(self) -> None:
+        """The connection is gone: what waited for it is forgotten, undecided; idempotent.
+
+        Until the next one, events of token streams go into their logs, and everything else nowhere.
+        """
+        if self._outbox is not None:
+            self._outbox.on_settled, self._outbox.on_popped = ignore_settled, ignore_popped
+            self._outbox.on_overflow = ignore
+            self._outbox.clear()
+        self._outbox = None
+        self._num_unsent = 0
 
     # --- telling
 
     def tell(self, message: ServerMessage) -> None:
         """Queue a message about the connection."""
+        if self._outbox is None:
+            return
         try:
             self._outbox.put_control(message)
         except OutboxFull as error:
             self._fail_slow_reader(error)
 
+    def say(self, event: ServerEvent) -> bool:
+        """Tell people something, ahead of all text that waits; returns whether there is a
+        connection, and the stream if one is named."""
+        is_there = not isinstance(event.stream, int) or self._streams.find(event.stream) is not None
+        if self._outbox is None or not is_there:
+            return False
+        self.tell(event)
+        return True
+
     def put(self, stream: AnyStream, entry: Entry) -> None:
-        """Queue a message of an open stream."""
-        try:
-            self._outbox.put(stream.id, entry)
-        except OutboxFull as error:
-            self._fail_slow_reader(error)
+        """Queue a message of an open stream; events are kept until they are acknowledged."""
+        if isinstance(stream, TextStream) and isinstance(entry, StreamText):
+            self._log(stream, entry)
+        self._queue(stream, entry)
 
     def open(self, stream: AnyStream) -> None:
         """The stream exists from here on."""
-        weight, keeps_late = stream.settings.lane.weight, True
-        if isinstance(stream, TextStream):
-            weight *= TOKEN_SHARE
-        else:
-            keeps_late = stream.settings.is_lossless
-        self._outbox.open_stream(stream.id, weight=weight, keeps_late=keeps_late)
+        if isinstance(stream, FrameStream):
+            self._start_playout(stream)
+        self._open(stream)
         self.put(stream, opened_entry(stream))
+
+    def reopen(self, stream: AnyStream, events: Iterable[Entry] = ()) -> None:
+        """The stream goes on, on a new connection, with what has to be told again."""
+        self._open(stream)
+        for event in events:
+            self._queue(stream, event)
+        if isinstance(stream, FrameStream):
+            self.tell(Credit(stream=stream.id, **stream.credit.grant._asdict()))
+        elif stream.state is StreamState.CLOSED:
+            self._queue(stream, closed_entry(stream))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
@@ -111,11 +172,16 @@ class Deliver:
             return
         match event:
             case Result():
+                self._note_wait(stream, frame)
                 frame.state = FrameState.HELD
                 frame.completed_at = self._now()
                 self._release(stream, stream.sequencer.complete(seq, event))
+                self._close_gaps(stream)
                 self._finish_if_done(stream)
             case Dropped(reason):
+                if reason is DropReason.DEADLINE:
+                    self._note_wait(stream, frame)
+                stream.note_given_up()
                 self.drop(stream, frame, reason)
             case Failed(error):
                 self.fail(stream, frame, from_engine_error(error))
@@ -129,7 +195,11 @@ class Deliver:
         stream.let_go(frame.seq)
         stream.tally.count_dropped(reason)
         self.put(stream, drop_entry(frame, reason))
-        self._release(stream, stream.sequencer.vacate(frame.seq))
+        if frame.state is FrameState.PACED:
+            assert stream.playout is not None
+            stream.playout.withdraw(frame.seq)
+        else:
+            self._release(stream, stream.sequencer.vacate(frame.seq))
         self._finish_if_done(stream)
 
     def fail(self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem) -> None:
@@ -159,9 +229,10 @@ class Deliver:
         """Answer everything at once: what is not on its way is cancelled."""
         stream.advance(StreamEvent.CLOSE)
         # Held results first, or the frames they wait for would release them when cancelled.
-        for seq in stream.sequencer.held:
+        paced = () if stream.playout is None else stream.playout.seqs
+        for seq in (*paced, *stream.sequencer.held):
             self.drop(stream, stream.frames[seq], DropReason.CANCELLED)
-        stream.lane.close()
+        stream.close_lane()
         self._finish_if_done(stream)
 
     def give_up(self, stream: FrameStream, reason: DropReason) -> None:
@@ -169,14 +240,14 @@ class Deliver:
         for frame in tuple(stream.frames.values()):
             if frame.state is FrameState.WAITING:
                 self.drop(stream, frame, reason)
-        stream.lane.close()
+        stream.close_lane()
 
     def abandon(self, stream: FrameStream, reason: DropReason) -> None:
         """The client is gone: count what it was not told, tell nobody."""
         num_frames = stream.let_go_of_all()
         if num_frames:
             stream.tally.count_dropped(reason, num_frames)
-        stream.lane.close()
+        stream.close_lane()
 
     # --- after the writer
 
@@ -187,10 +258,12 @@ class Deliver:
         if stream is None:
             return
         if outgoing.kind is OutgoingKind.CLOSED:
-            self._streams.remove(stream.id)
+            self._streams.finish(stream)
             return
         if outgoing.kind in _ACKNOWLEDGED and outgoing.seq is not None:
             stream.acks.sent(outgoing.seq, self._now())
+            if isinstance(stream, TextStream):
+                stream.note_sent(outgoing.seq)
         is_open = stream.state is StreamState.OPEN
         if outgoing.num_frames and is_open and isinstance(stream, FrameStream):
             grant = stream.credit.next_announcement()
@@ -206,31 +279,94 @@ class Deliver:
             if stream is not None:
                 stream.credit.settle(outgoing.num_frames, outgoing.credit_bytes)
 
-    def _settle_result(self, stream_id: int, seq: int, delivered: bool) -> None:
+    def _settle_result(self, stream_id: int, seq: int, reason: DropReason | None) -> None:
         stream = self._streams.find_frames(stream_id)
         frame = None if stream is None else stream.let_go(seq)
         if stream is None or frame is None:
             return
-        if delivered:
+        if reason is None:
+            now = self._now()
             stream.tally.count_result()
-            self._on_latency(stream.settings.lane.model, self._now() - frame.received_at)
+            stream.note_served(now - frame.received_at, now)
+            self._on_latency(stream.settings.lane.model, now - frame.received_at)
         else:
-            stream.tally.count_dropped(DropReason.LATE)
+            stream.tally.count_dropped(reason)
+            stream.note_given_up()
         self._finish_if_done(stream)
 
     # --- into the outbox
 
+    def _open(self, stream: AnyStream) -> None:
+        if self._outbox is None:
+            return
+        weight, keep = stream.settings.lane.weight, Keep.ALL
+        if isinstance(stream, TextStream):
+            weight *= TOKEN_SHARE
+        else:
+            keep = _KEEP[stream.settings.lane.policy]
+        self._outbox.open_stream(stream.id, weight=weight, keep=keep)
+
+    def _log(self, stream: TextStream, entry: StreamText) -> None:
+        if entry.kind is OutgoingKind.EVENT:
+            num_bytes = stream.log.append(entry)
+            if self._outbox is None:
+                self.on_logged(stream, num_bytes)
+
+    def _queue(self, stream: AnyStream, entry: Entry) -> None:
+        if self._outbox is None:
+            return
+        try:
+            self._outbox.put(stream.id, entry)
+        except OutboxFull as error:
+            self._fail_slow_reader(error)
+
     def _release(self, stream: FrameStream, released: list[tuple[int, Result]]) -> None:
         for seq, result in released:
             frame = stream.frames[seq]
-            group = result_group(stream, frame, result, self._now())
-            if len(group.text) > MAX_TEXT_BYTES:
-                detail = f"the result of {len(group.text)} bytes exceeds {MAX_TEXT_BYTES}"
-                problem = RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
-                self._answer_error(stream, frame, problem)
-            else:
-                frame.state = FrameState.QUEUED
-                self.put(stream, group)
+            frame.sequenced_at = self._now()
+            if stream.playout is None:
+                self._send(stream, frame, result)
+                continue
+            frame.state = FrameState.PACED
+            if not stream.playout.put(seq, frame.t_us, frame.deadline, result):
+                stream.note_given_up()
+                self.drop(stream, frame, DropReason.LATE)
+
+    def _close_gaps(self, stream: FrameStream) -> None:
+        """Answer frames that too many results wait for; what the engine says later is ignored."""
+        while (seq := stream.sequencer.overdue) is not None:
+            stream.note_given_up()
+            self.drop(stream, stream.frames[seq], DropReason.LATE)
+            stream.lane.cancel(seq)
+
+    def _start_playout(self, stream: FrameStream) -> None:
+        max_delay_s = stream.settings.max_playout_delay_s
+        if max_delay_s is not None:
+            show = partial(self._show, stream)
+            stream.playout = Playout(self._clock, max_delay_s=max_delay_s, release=show)
+
+    def _show(self, stream: FrameStream, seq: int, result: Result) -> None:
+        """The result's playout time has come."""
+        self._send(stream, stream.frames[seq], result)
+        self._finish_if_done(stream)
+
+    def _send(self, stream: FrameStream, frame: AcceptedFrame, result: Result) -> None:
+        has_hops = self.pressure.allows_extras
+        group = result_group(stream, frame, result, self._now(), has_hops=has_hops)
+        if len(group.text) > MAX_TEXT_BYTES:
+            detail = f"the result of {len(group.text)} bytes exceeds {MAX_TEXT_BYTES}"
+            problem = RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
+            self._answer_error(stream, frame, problem)
+        else:
+            frame.state = FrameState.QUEUED
+            self.put(stream, group)
+
+    def _note_wait(self, stream: FrameStream, frame: AcceptedFrame) -> None:
+        if frame.deadline is None:
+            return  # who waits for everything waits as long as it takes
+        lane, received_at = stream.settings.lane, frame.received_at
+        wait_s, allowed_s = self._now() - received_at, frame.deadline - received_at
+        self.pressure.note_wait(lane.model, lane.priority, wait_s=wait_s, allowed_s=allowed_s)
 
     def _answer_error(
         self, stream: FrameStream, frame: AcceptedFrame, problem: RequestProblem
@@ -243,8 +379,17 @@ class Deliver:
         if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.frames:
             return
         stream.advance(StreamEvent.FINISHED)
-        stream.lane.close()
+        stream.close_lane()
         self.put(stream, closed_entry(stream))
+
+    def _fail_for_others(self) -> None:
+        self._fail_slow_reader(
+            OutboxFull("too many bytes wait for slow readers, most of them here")
+        )
+
+    def fail_for_text(self, num_chars: int) -> None:
+        """More text of one answer waits than any reader may leave unread."""
+        self._fail_slow_reader(OutboxFull(f"{num_chars} characters wait for a slow reader"))
 
     def _fail_slow_reader(self, error: OutboxFull) -> None:
         fault = ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, str(error))

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engine.base import Lane
-from engine.types import Result
+from engine.types import DropReason, Result
 from gateway.session.open_stream import OpenStream
 from gateway.session.options import StreamSettings
+from gateway.session.playout import Playout
+from gateway.stream.advice import Advice
 from gateway.stream.byte_budget import ByteBudget
 from gateway.stream.credit import CreditWindow
+from gateway.stream.credit_pool import CreditShare
 from gateway.stream.sequencer import Sequencer
 from gateway.stream.tally import Tally
 from gateway.stream.token_bucket import TokenBucket
@@ -25,6 +28,7 @@ class FrameState(Enum):
 
     WAITING = "waiting"  # for the engine's outcome
     HELD = "held"  # its result waits in the sequencer for an earlier frame
+    PACED = "paced"  # its result waits for its playout time
     QUEUED = "queued"  # its result waits in the outbox
 
 
@@ -39,7 +43,8 @@ class AcceptedFrame:
     deadline: float | None
     credit_bytes: int
     state: FrameState = FrameState.WAITING
-    completed_at: float = 0.0
+    completed_at: float = 0.0  # by the engine
+    sequenced_at: float = 0.0  # its turn in the order has come
     held_bytes: int = 0  # of the process's budget
 
 
@@ -52,18 +57,25 @@ class FrameStream(OpenStream):
     lane: Lane  # from ``attach``
 
     def __init__(
-        self, settings: StreamSettings, input_budget: ByteBudget, *, ack_deadline_s: float
+        self,
+        settings: StreamSettings,
+        input_budget: ByteBudget,
+        share: CreditShare,
+        *,
+        ack_deadline_s: float,
     ) -> None:
+        """``share`` are its places in the model's queue, which it gives back with its lane."""
         super().__init__(settings.id, settings.lane.model, ack_deadline_s=ack_deadline_s)
         self.settings = settings
         self._input_budget = input_budget
-        self.credit = CreditWindow(settings.credit_frames, settings.credit_bytes)
-        # One more than the window: a frame is always allowed when none is in flight.
-        self.sequencer: Sequencer[Result] = Sequencer(settings.credit_frames + 1)
+        self._share = share
         self.frames: dict[int, AcceptedFrame] = {}
         self.last_seq = -1
         self.ordinal = 0  # of the newest frame received
         self._arrived_bytes = 0  # of the frame that is arriving
+        self._begin()
+        self.playout: Playout | None = None  # None: results leave at once
+        self.advice = None if settings.is_lossless else Advice()
         self._frame_rate = _bucket(settings.max_fps)
         self._annotation_rate = TokenBucket(ANNOTATIONS_HZ, _BURST)
 
@@ -75,6 +87,11 @@ class FrameStream(OpenStream):
         """The engine has opened ``lane`` for this stream; receipts count in ``totals`` as well."""
         self.lane = lane
         self.tally.parent = totals
+
+    def close_lane(self) -> None:
+        """The engine gets nothing more of this stream; idempotent."""
+        self.lane.close()
+        self._share.close()
 
     def hold(self, frame: AcceptedFrame) -> bool:
         """Keep an accepted frame until it is answered; False when the process holds too much
@@ -97,7 +114,22 @@ class FrameStream(OpenStream):
         num_frames = len(self.frames)
         for seq in list(self.frames):
             self.let_go(seq)
+        if self.playout is not None:
+            self.playout.clear()
         return num_frames
+
+    def detach(self, reason: DropReason) -> None:
+        """What is unanswered is given up; video goes on with the next frame that is received.
+
+        Credit is counted anew: what was under way to us will not arrive.
+        """
+        unanswered = list(self.frames)
+        num_frames = self.let_go_of_all()
+        if num_frames:
+            self.tally.count_dropped(reason, num_frames)
+        self._begin()
+        for seq in unanswered:
+            self.lane.cancel(seq)  # answers nobody: the frame is let go of
 
     def receive_bytes(self, num_bytes: int) -> None:
         """Payload of the arriving frame: all of it, or a piece."""
@@ -121,12 +153,37 @@ class FrameStream(OpenStream):
         """Whether the frame comes on top of ``max_fps``."""
         return self._frame_rate is not None and not self._frame_rate.try_take(now)
 
-    def options_for(self, now: float) -> bytes:
+    def options_for(self, now: float, *, allows_extras: bool = True) -> bytes:
         """The pipeline's options for a frame offered now."""
         annotation = self.settings.annotation
         # A lossless stream waits for its answers: a video of it has every frame.
-        is_due = self.settings.is_lossless or self._annotation_rate.try_take(now)
+        is_due = self.settings.is_lossless or (
+            allows_extras and self._annotation_rate.try_take(now)
+        )
         return annotation if annotation and is_due else b""
+
+    def note_served(self, in_flight_s: float, now: float) -> None:
+        """A result was handed to the writer, that long after its frame arrived."""
+        if self.advice is not None:  # a lossless stream keeps its whole window
+            self.advice.serve()
+            self.credit.note_answer(in_flight_s, now)
+
+    def note_given_up(self) -> None:
+        """A frame was superseded, refused by its queue, or too late."""
+        if self.advice is not None:
+            self.advice.give_up()
+
+    def _begin(self) -> None:
+        """Nothing is under way."""
+        settings = self.settings
+        # A queue of one place needs no more: there the next frame replaces the one before.
+        share = self._share if settings.lane.capacity > 1 else None
+        self.credit = CreditWindow(settings.credit_frames, settings.credit_bytes, share)
+        # One more than the window: a frame is always allowed when none is in flight.
+        self.sequencer: Sequencer[Result] = Sequencer(
+            settings.credit_frames + 1, max_gap=settings.max_gap
+        )
+        self._arrived_bytes = 0
 
 
 def _bucket(rate_hz: float | None) -> TokenBucket | None:

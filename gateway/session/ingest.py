@@ -20,9 +20,10 @@ from gateway.errors import (
 from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import AcceptedFrame, FrameStream
 from gateway.session.pictures import check_picture
-from gateway.session.receipts import stream_error
+from gateway.session.receipts import hint_message, stream_error
 from gateway.session.stream_table import StreamTable
 from gateway.session.text_stream import TextStream
+from gateway.stream.client_clock import ClientClock
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
 from gateway.wire.codec import BinaryMessage, MessageType, UnexpectedMessage
 from gateway.wire.messages import StreamKind
@@ -39,10 +40,18 @@ class Ingest:
     ``assembly_timeout_s``.
     """
 
-    def __init__(self, *, limits: LimitsConfig, streams: StreamTable, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        *,
+        limits: LimitsConfig,
+        streams: StreamTable,
+        deliver: Deliver,
+    ) -> None:
         self._limits = limits
         self._streams = streams
         self._deliver = deliver
+        self.client_clock = ClientClock()  # ``Watch`` sets it
+        self._pressure = deliver.pressure
         self._assembler = FrameAssembler(
             max_frame_bytes=limits.max_frame_bytes,
             timeout_s=limits.assembly_timeout_s,
@@ -112,6 +121,7 @@ class Ingest:
                 raise RequestProblem(ProblemKind.SHUTTING_DOWN)
             if not is_covered:
                 raise RequestProblem(ProblemKind.CREDIT_EXCEEDED)
+            self._pressure.check(stream.settings.lane.priority)
             self._check_payload(stream, message)
         except RequestProblem as problem:
             self._deliver.refuse(stream, message.header.seq, problem)
@@ -157,7 +167,7 @@ class Ingest:
             ordinal=stream.ordinal,
             t_us=message.header.t_us,
             received_at=now,
-            deadline=None if settings.deadline_s is None else now + settings.deadline_s,
+            deadline=self._deadline(settings.deadline_s, message.header.t_us, now),
             credit_bytes=stream.take_arrived_bytes(),
         )
         if not stream.hold(frame):
@@ -167,16 +177,33 @@ class Ingest:
             # ``max_fps`` keeps the earlier frame: this one gives way to it.
             self._deliver.drop(stream, frame, DropReason.SUPERSEDED)
             return
+        self._advise(stream, frame.t_us, now)
         item = Item(
             id=seq,
             payload=message.payload,
             meta=bytes(message.meta) if settings.kind is StreamKind.TENSORS else b"",
-            options=stream.options_for(now),
+            options=stream.options_for(now, allows_extras=self._pressure.allows_extras),
             deadline=frame.deadline,
         )
         try:
             stream.lane.offer(item)
         except Overloaded:
+            stream.note_given_up()
             self._deliver.drop(stream, frame, DropReason.QUEUE_FULL)
         except EngineError as error:
             self._deliver.fail(stream, frame, from_engine_error(error))
+
+    def _deadline(self, deadline_s: float | None, t_us: int, now: float) -> float | None:
+        """Counted from the capture where the client's clock is known, else from the arrival."""
+        if deadline_s is None:
+            return None
+        return now - self.client_clock.age_s(t_us, now) + deadline_s
+
+    def _advise(self, stream: FrameStream, t_us: int, now: float) -> None:
+        """Tell the camera what to send, if that has changed."""
+        if stream.advice is None:
+            return
+        stream.advice.receive(t_us, now)
+        hint = stream.advice.next_hint(now, is_pressed=self._pressure.wants_less_input)
+        if hint is not None:
+            self._deliver.tell(hint_message(stream, hint))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.types import DropReason
 from gateway.stream.ack_window import AckWindow
 from gateway.stream.tally import Tally
 from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
@@ -20,6 +21,10 @@ class OpenStream:
     @property
     def is_answered(self) -> bool:
         """Whether everything accepted has its receipt in the outbox, or further."""
+        raise NotImplementedError
+
+    def detach(self, reason: DropReason) -> None:
+        """The connection is lost, and may be replaced: what it leaves open is settled here."""
         raise NotImplementedError
 
     def advance(self, event: StreamEvent) -> None:

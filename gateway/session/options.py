@@ -16,13 +16,17 @@ from gateway.wire.picture import PictureCodec
 ANNOTATIONS = ("boxes", "blur")
 CHAT = "chat"  # the kind of language models, in manifests
 TEXT_KINDS = frozenset({CHAT})
+PACE_OFF, PACE_PLAYOUT = "off", "playout"
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 MAX_FPS = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What a stream was opened with; ``annotation`` is the pipeline's option JSON."""
+    """What a stream was opened with; ``annotation`` is the pipeline's option JSON.
+
+    ``max_gap`` is the sequencer's; ``max_playout_delay_s`` is None when results leave at once.
+    """
 
     id: int
     kind: StreamKind
@@ -33,6 +37,8 @@ class StreamSettings:
     codec: PictureCodec | None
     max_fps: float | None
     annotation: bytes
+    max_gap: int | None = None
+    max_playout_delay_s: float | None = None
 
     @property
     def is_lossless(self) -> bool:
@@ -44,6 +50,7 @@ def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
     options = message.options
     _check_kind(message.kind, options)
     _check_rates(options)
+    _check_pace(message.kind, options)
     policy = Policy(one_of("policy", options.policy, [member.value for member in Policy]))
     priority = one_of("priority", options.priority, [member.value for member in Priority])
     capacity = {
@@ -51,6 +58,8 @@ def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
         Policy.FIFO: config.fifo_capacity,
         Policy.LOSSLESS: config.lossless_capacity,
     }[policy]
+    credit_frames = config.latest_credit if policy is Policy.LATEST else capacity
+    playout_delay_s = config.max_playout_delay_ms / 1e3
     return StreamSettings(
         id=message.stream,
         kind=message.kind,
@@ -63,11 +72,13 @@ def read_settings(message: Open, config: StreamsConfig) -> StreamSettings:
             version=options.version,
         ),
         deadline_s=_deadline_s(policy, options, config),
-        credit_frames=config.latest_credit if policy is Policy.LATEST else capacity,
+        credit_frames=credit_frames,
         credit_bytes=config.credit_bytes,
         codec=None if options.codec is None else PictureCodec(options.codec),
         max_fps=options.max_fps,
         annotation=_annotation(options.annotate),
+        max_gap=None if policy is Policy.LOSSLESS else _max_gap(config, credit_frames),
+        max_playout_delay_s=playout_delay_s if options.pace == PACE_PLAYOUT else None,
     )
 
 
@@ -90,6 +101,8 @@ def _check_kind(kind: StreamKind, options: StreamOptions) -> None:
         if kind is not StreamKind.FRAMES:
             raise unsupported(f"{name} is for kind frames")
         one_of(name, value, known)
+    if options.timing:
+        raise unsupported("timing is for kind tokens: results always have theirs")
 
 
 def _check_rates(options: StreamOptions) -> None:
@@ -98,8 +111,23 @@ def _check_rates(options: StreamOptions) -> None:
         raise unsupported(f"max_fps must be above 0 and at most {MAX_FPS}")
     if options.max_fps is not None and options.policy == Policy.LOSSLESS.value:
         raise unsupported("max_fps drops frames: it does not go with policy lossless")
-    if options.pace is not None:
-        raise unsupported("pace: results are delivered as soon as they are there")
+
+
+def _check_pace(kind: StreamKind, options: StreamOptions) -> None:
+    if options.pace is None:
+        return
+    one_of("pace", options.pace, [PACE_OFF, PACE_PLAYOUT])
+    if options.pace != PACE_PLAYOUT:
+        return
+    if kind is not StreamKind.FRAMES:
+        raise unsupported("pace: only pictures are shown")
+    if options.policy == Policy.LOSSLESS.value:
+        raise unsupported("pace playout drops late results: it does not go with policy lossless")
+
+
+def _max_gap(config: StreamsConfig, credit_frames: int) -> int:
+    """Held results behind one frame; with half of the credit held, the camera is about to stop."""
+    return max(1, min(config.max_gap, credit_frames // 2))
 
 
 def _deadline_s(policy: Policy, options: StreamOptions, config: StreamsConfig) -> float | None:

@@ -1,14 +1,15 @@
 """Prompts in, tokens out: admission, events and endings of one session's streams of tokens.
 
 Every accepted prompt is answered here and nowhere else: by ``end``, or by an ``error`` that names
-it. Tokens are never given up, so a receipt is decided when it is put into the outbox; what a slow
-reader does not take ends its connection.
+it. Tokens leave when the answer's outflow lets them, and the end follows the last of them. They are
+never given up, so a receipt is decided when it is put into the outbox; what a slow reader does not
+take ends its connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -31,10 +32,12 @@ from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.deliver import Deliver
 from gateway.session.outcomes import read_finished
+from gateway.session.pacing import DELAY_JUMP, Answering, Pacing, max_ahead
 from gateway.session.receipts import (
     closed_entry,
     end_entry,
     prompt_error_entry,
+    replay_entries,
     stream_error,
     token_entries,
 )
@@ -43,6 +46,9 @@ from gateway.session.stream_table import StreamTable
 from gateway.session.text_options import TextSettings, read_prompt
 from gateway.session.text_stream import RunningPrompt, TextStream
 from gateway.stream.answers import Answer
+from gateway.stream.congestion import Congestion
+from gateway.stream.network_state import NetworkState
+from gateway.stream.release import Departure
 from gateway.wire.codec import UnexpectedMessage
 from gateway.wire.messages import (
     Ack,
@@ -85,6 +91,7 @@ class Prompts:
         streams: StreamTable,
         deliver: Deliver,
         registry: SessionRegistry,
+        pacing: Pacing,
     ) -> None:
         self._engine = engine
         self._limits = limits
@@ -92,6 +99,25 @@ class Prompts:
         self._streams = streams
         self._deliver = deliver
         self._registry = registry
+        self._pacing = pacing
+        self._congestion = Congestion()
+
+    @property
+    def default_pace(self) -> str:
+        """Of a stream that names none."""
+        return self._pacing.config.websocket
+
+    def note_network(self, network: NetworkState, now: float) -> None:
+        """A measurement of the connection."""
+        num_jumps = self._congestion.num_jumps
+        self._congestion.note(network, now)
+        for stream in self._streams:
+            if not isinstance(stream, TextStream):
+                continue
+            if stream.ceiling is not None:
+                stream.ceiling.note(network)
+            if self._congestion.num_jumps > num_jumps and stream.running:
+                self._registry.text_of(stream.model).triggers[DELAY_JUMP] += 1
 
     def open(self, settings: TextSettings) -> TextStream:
         """Make the stream and its first lane.
@@ -99,7 +125,11 @@ class Prompts:
         Raises:
             EngineError: there is no such model, or the engine is closing.
         """
-        stream = TextStream(settings, ack_deadline_s=self._limits.ack_deadline_s)
+        stream = TextStream(
+            settings,
+            ack_deadline_s=self._limits.ack_deadline_s,
+            ceiling=self._pacing.stream_ceiling(),
+        )
         self._lane(stream, settings.lane)
         # Now that the model is known to exist: totals are kept for nothing else.
         stream.tally.parent = self._registry.prompts_of(stream.model)
@@ -119,8 +149,7 @@ class Prompts:
                 self._receive(stream, message, moment)
             case Ack(seq=seq):
                 stream.advance(StreamEvent.FEEDBACK)
-                # Not beyond what was told: an ack of everything would switch the watch off.
-                stream.acks.acknowledge(min(seq, stream.last_seq), moment.now)
+                stream.acknowledge(seq, moment.now)
             case Cancel(id=str(prompt_id)):
                 stream.advance(StreamEvent.FEEDBACK)
                 self._cancel(stream, prompt_id)
@@ -132,12 +161,15 @@ class Prompts:
             case Close():
                 stream.advance(StreamEvent.CLOSE)
                 stream.close_lanes()
+                for prompt in tuple(stream.running.values()):
+                    self._withdraw(stream, prompt)
                 self._finish_if_done(stream)
 
     def give_up(self, stream: TextStream, reason: DropReason) -> None:
-        """Answer at once what is unanswered, and stop generating."""
-        for key in tuple(stream.running):
+        """Answer at once what is unanswered, with all its text so far, and stop generating."""
+        for key, prompt in tuple(stream.running.items()):
             self._emit(stream, key, Dropped(reason))
+            prompt.outflow.flush()
         stream.close_lanes()
 
     def abandon(self, stream: TextStream, reason: DropReason) -> None:
@@ -145,12 +177,15 @@ class Prompts:
         for prompt in stream.running.values():
             stream.tally.count_dropped(reason)
             prompt.timer.end(reason.value)
+            prompt.outflow.drop()
         stream.running.clear()
+        stream.forget_untold(reason)
         stream.close_lanes()
 
     # --- admission
 
     def _receive(self, stream: TextStream, message: Prompt, moment: Moment) -> None:
+        stream.num_received += 1
         answer = stream.answers.find(message.id)
         if answer is not None:
             self._tell_again(stream, answer)
@@ -162,8 +197,9 @@ class Prompts:
             if self._streams.num_prompts >= self._limits.max_prompts:
                 detail = f"at most {self._limits.max_prompts} prompts at once"
                 raise RequestProblem(ProblemKind.LIMIT_EXCEEDED, detail)
-            payload, spec, deadline_s = read_prompt(message, stream.settings, self._text)
-            lane = self._lane(stream, spec)
+            asked = read_prompt(message, stream.settings, self._text)
+            priority = self._registry.tiers.admit(moment.tenant, asked.lane.priority)
+            lane = self._lane(stream, replace(asked.lane, priority=priority))
         except UnexpectedMessage as error:
             problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
             self._refuse(stream, message.id, problem)
@@ -174,21 +210,38 @@ class Prompts:
         else:
             item = Item(
                 id=stream.take_key(),
-                payload=payload,
+                payload=asked.payload,
                 options=msgspec.json.encode(PromptOptions(tenant=moment.tenant)),
-                deadline=moment.now + deadline_s,
+                deadline=moment.now + asked.deadline_s,
             )
-            self._accept(stream, message.id, lane, item)
+            answering = Answering(
+                model=stream.model,
+                tenant=moment.tenant,
+                pace=asked.pace,
+                lane=lane,
+                item_id=item.id,
+                congestion=self._congestion,
+                ceiling=stream.ceiling,
+            )
+            self._accept(stream, message.id, item, answering)
 
-    def _accept(self, stream: TextStream, prompt_id: str, lane: Lane, item: Item) -> None:
+    def _accept(self, stream: TextStream, prompt_id: str, item: Item, answering: Answering) -> None:
         """From here on the prompt is owed exactly one receipt."""
+        totals, lane = self._registry.text_of(stream.model), answering.lane
         prompt = RunningPrompt(
             key=item.id,
             answer=stream.answers.begin(prompt_id),
             lane=lane,
-            timer=self._registry.text_of(stream.model).start(),
+            timer=totals.start(),
+            outflow=self._pacing.start(
+                answering,
+                totals,
+                send=partial(self._send, stream, item.id),
+                has_room=partial(stream.has_room, max_ahead(answering.pace)),
+                on_drained=partial(self._answer, stream, item.id),
+            ),
         )
-        stream.running[prompt.key] = prompt
+        stream.add(prompt)
         stream.tally.count_accepted()
         try:
             lane.offer(item)
@@ -207,8 +260,8 @@ class Prompts:
         return lane
 
     def _tell_again(self, stream: TextStream, answer: Answer) -> None:
-        if answer.text:
-            self._put_text(stream, answer.id, answer.text, is_replay=True)
+        for entry in replay_entries(stream, answer.id, answer.text):
+            self._deliver.put(stream, entry)
         if isinstance(answer.ending, EndOutput):
             self._put_end(stream, answer.ending)
         elif isinstance(answer.ending, ErrorMessage):
@@ -216,35 +269,55 @@ class Prompts:
 
     def _cancel(self, stream: TextStream, prompt_id: str) -> None:
         prompt = stream.find(prompt_id)
-        if prompt is not None:
+        if prompt is not None and prompt.outcome is None:
             prompt.lane.cancel(prompt.key)  # answers through ``_emit``
+        elif prompt is not None:
+            self._withdraw(stream, prompt)
 
     # --- answering accepted prompts
 
     def _emit(self, stream: TextStream, key: int, event: Progress | Outcome) -> None:
-        """News from the engine; never raises."""
+        """News from the engine; never raises. The end waits for the text before it."""
         prompt = stream.running.get(key)
-        if prompt is None:
+        if prompt is None or prompt.outcome is not None:
             return
         match event:
             case Progress(text):
                 prompt.timer.token(text)
-                prompt.answer.append(text)
-                self._put_text(stream, prompt.answer.id, text)
-            case Result():
-                self._finish(stream, prompt, event)
+                prompt.outflow.push(text)
+                if prompt.outflow.num_chars > self._limits.max_outbox_bytes:
+                    self._deliver.fail_for_text(prompt.outflow.num_chars)
+            case Cancelled() | Dropped(DropReason.CANCELLED):
+                self._withdraw(stream, prompt)
+            case _:
+                prompt.outcome = event
+                prompt.outflow.finish()
+
+    def _send(self, stream: TextStream, key: int, departure: Departure) -> None:
+        """Text leaves; from here on it has been told."""
+        answer, outflow = stream.running[key].answer, stream.running[key].outflow
+        answer.append(departure.text)
+        is_timed = stream.settings.timing and self._deliver.pressure.allows_extras
+        timing = outflow.timing(departure) if is_timed else None
+        for entry in token_entries(stream, answer.id, departure, timing):
+            self._deliver.put(stream, entry)
+
+    def _answer(self, stream: TextStream, key: int) -> None:
+        """All the text has left: what the engine said at the end follows."""
+        prompt = stream.running[key]
+        match prompt.outcome:
+            case Result() as result:
+                self._finish(stream, prompt, result)
             case Failed(error):
                 self._fail(stream, prompt, from_engine_error(error))
-            case Cancelled() | Dropped(DropReason.CANCELLED):
-                stream.tally.count_dropped(DropReason.CANCELLED)
-                self._end(stream, prompt, CANCELLED)
             case Dropped(reason):
-                self._answer_error(
-                    stream,
-                    prompt,
-                    from_dropped(reason),
-                    lambda: stream.tally.count_dropped(reason),
-                )
+                count = partial(stream.tally.count_dropped, reason)
+                self._answer_error(stream, prompt, from_dropped(reason), count)
+
+    def _withdraw(self, stream: TextStream, prompt: RunningPrompt) -> None:
+        """The client does not want the rest, also what it has not been told yet."""
+        stream.receipt(partial(stream.tally.count_dropped, DropReason.CANCELLED))
+        self._end(stream, prompt, CANCELLED)
 
     def _finish(self, stream: TextStream, prompt: RunningPrompt, result: Result) -> None:
         try:
@@ -252,7 +325,7 @@ class Prompts:
         except RequestProblem as problem:
             self._fail(stream, prompt, problem)
             return
-        stream.tally.count_result()
+        stream.receipt(stream.tally.count_result)
         usage = msgspec.Raw(msgspec.json.encode(finished.usage))
         self._end(stream, prompt, finished.finish_reason, usage)
 
@@ -285,7 +358,7 @@ class Prompts:
         problem: RequestProblem,
         count: Callable[[], None],
     ) -> None:
-        count()
+        stream.receipt(count)
         ending = stream_error(problem, stream.id, prompt_id=prompt.answer.id)
         # What may succeed the next time must be free to be asked a next time.
         self._settle(stream, prompt, ending, keep=not ending.retryable)
@@ -301,7 +374,7 @@ class Prompts:
         *,
         keep: bool,
     ) -> None:
-        del stream.running[prompt.key]
+        stream.remove(prompt)
         stream.answers.finish(prompt.answer, ending, keep=keep)
 
     def _finish_if_done(self, stream: TextStream) -> None:
@@ -312,12 +385,6 @@ class Prompts:
         self._deliver.put(stream, closed_entry(stream))
 
     # --- events
-
-    def _put_text(
-        self, stream: TextStream, prompt_id: str, text: str, *, is_replay: bool = False
-    ) -> None:
-        for entry in token_entries(stream, prompt_id, text, is_replay=is_replay):
-            self._deliver.put(stream, entry)
 
     def _put_end(self, stream: TextStream, ending: EndOutput) -> None:
         self._deliver.put(stream, end_entry(stream, ending))

@@ -12,8 +12,10 @@ from gateway.errors import RequestProblem, error_message
 from gateway.session.frame_stream import AcceptedFrame, FrameStream
 from gateway.session.open_stream import OpenStream
 from gateway.session.text_stream import TextStream
+from gateway.stream.advice import Advised
 from gateway.stream.credit import Grant
 from gateway.stream.entries import DropRange, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.release import Departure
 from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
 from gateway.wire.messages import (
     AttachmentRef,
@@ -21,10 +23,12 @@ from gateway.wire.messages import (
     CreditGrant,
     EndOutput,
     ErrorMessage,
+    Hint,
     Opened,
     ResultMessage,
     ResultTiming,
     Token,
+    TokenTiming,
 )
 
 _EVENT_CHARS = 10_000  # a character takes at most six bytes in JSON: well below MAX_TEXT_BYTES
@@ -58,6 +62,16 @@ def error_entry(
     return StreamText(kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes)
 
 
+def hint_message(stream: FrameStream, advised: Advised) -> Hint:
+    """All that the camera is to keep to; what is not named has no limit."""
+    return Hint(
+        stream=stream.id,
+        max_fps=UNSET if advised.max_fps is None else advised.max_fps,
+        max_width=UNSET if advised.max_width is None else advised.max_width,
+        quality=UNSET if advised.quality is None else advised.quality,
+    )
+
+
 def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
     """The frame is given up."""
     return DropRange(
@@ -71,19 +85,32 @@ def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
 
 
 def token_entries(
-    stream: TextStream, prompt_id: str, text: str, *, is_replay: bool = False
+    stream: TextStream, prompt_id: str, departure: Departure, timing: TokenTiming | None
 ) -> Iterator[StreamText]:
-    """New text of one prompt, as one event; none if it is empty, more if no message could hold it.
-
-    With ``is_replay`` it is the answer from its beginning.
-    """
+    """New text of one prompt, as one event, or as more if no message could hold it."""
+    pace_s, num_texts, text = departure.pace_s, departure.num_texts, departure.text
     for start in range(0, len(text), _EVENT_CHARS):
         token = Token(
             stream=stream.id,
             id=prompt_id,
             seq=stream.take_seq(),
             text=text[start : start + _EVENT_CHARS],
-            replay=True if is_replay and start == 0 else UNSET,
+            pace=UNSET if pace_s is None else round(1e3 * pace_s, 2),
+            count=num_texts if num_texts > 1 and start == 0 else UNSET,
+            timing=UNSET if timing is None else timing,
+        )
+        yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)
+
+
+def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[StreamText]:
+    """An answer from its beginning, as far as it was told; nothing of one that has no text yet."""
+    for start in range(0, len(text), _EVENT_CHARS):
+        token = Token(
+            stream=stream.id,
+            id=prompt_id,
+            seq=stream.take_seq(),
+            text=text[start : start + _EVENT_CHARS],
+            replay=True if start == 0 else UNSET,
         )
         yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)
 
@@ -116,9 +143,10 @@ def closed_entry(stream: OpenStream) -> StreamText:
 
 
 def result_group(
-    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float
+    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float, *, has_hops: bool
 ) -> ResultGroup:
-    """The frame's result, released by the sequencer ``now``, with its attachments in pieces."""
+    """The frame's result, which may leave ``now``, with its attachments in pieces; ``has_hops``
+    says where its time went."""
     pieces: list[bytes] = []
     for attachment in result.attachments:
         header = FrameHeader(
@@ -131,17 +159,17 @@ def result_group(
     return ResultGroup(
         seq=frame.seq,
         ordinal=frame.ordinal,
+        ready_at=now,
         deadline=frame.deadline,
         credit_bytes=frame.credit_bytes,
         pieces=tuple(pieces),
-        text=encode(_result_message(stream, frame, result, now)),
+        text=encode(_result_message(stream, frame, result, now if has_hops else None)),
     )
 
 
 def _result_message(
-    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float
+    stream: FrameStream, frame: AcceptedFrame, result: Result, now: float | None
 ) -> ResultMessage:
-    timing = result.timing
     attachments = [
         AttachmentRef(kind=attachment.kind.value, bytes=len(attachment.payload))
         for attachment in result.attachments
@@ -154,13 +182,22 @@ def _result_message(
         version=result.version,
         data=msgspec.Raw(result.data),
         attachments=attachments or UNSET,
-        timing=ResultTiming(
-            received_us=int(frame.received_at * 1e6),
-            queue=timing.queue,
-            batch=timing.batch,
-            prepare=timing.prepare,
-            run=timing.run,
-            interpret=timing.interpret,
-            order=int((now - frame.completed_at) * 1e6),
-        ),
+        timing=_timing(frame, result, now),
+    )
+
+
+def _timing(frame: AcceptedFrame, result: Result, now: float | None) -> ResultTiming:
+    received_us = int(frame.received_at * 1e6)
+    if now is None:
+        return ResultTiming(received_us=received_us)
+    timing = result.timing
+    return ResultTiming(
+        received_us=received_us,
+        queue=timing.queue,
+        batch=timing.batch,
+        prepare=timing.prepare,
+        run=timing.run,
+        interpret=timing.interpret,
+        order=int((frame.sequenced_at - frame.completed_at) * 1e6),
+        pace=int((now - frame.sequenced_at) * 1e6),
     )

@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.errors import ProblemKind, RequestProblem
+from gateway.session.detached import DetachedSessions, DetachedStatistics
+from gateway.session.resume_tokens import ResumeTokens
 from gateway.session.text_totals import TextTotals
+from gateway.session.tiers import Tiers
 from gateway.stream.byte_budget import ByteBudget
+from gateway.stream.credit_pool import CreditPools
 from gateway.stream.tally import Tally
+from gateway.wire.messages import ServerEvent
 
 MAX_INPUT_BYTES = 512 * 1024 * 1024
 # Upper bounds of the latency histogram, seconds; the last bucket has none.
@@ -33,6 +38,9 @@ class Registered(Protocol):
 
     def tallies(self) -> Iterator[tuple[str, Tally]]:
         """Model and tally of every open stream."""
+
+    def say(self, event: ServerEvent) -> bool:
+        """Tell the client; returns whether it can be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,8 @@ class ModelReceipts(Receipts):
 class SessionStatistics:
     """Snapshot for metrics."""
 
-    sessions: int
+    sessions: int  # with a connection
+    detached: DetachedStatistics
     sessions_opened: int
     sessions_refused: int
     streams: int
@@ -89,14 +98,29 @@ class _Model:
 
 
 class SessionRegistry:
-    """At most ``max_sessions`` at once; totals per model, of which the engine knows a few.
+    """At most ``max_sessions`` that have a connection; totals per model, of which the engine knows
+    a few.
 
     ``input_budget`` bounds the bytes of accepted, unanswered frames over all sessions.
     """
 
-    def __init__(self, max_sessions: int, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
+    def __init__(
+        self,
+        max_sessions: int,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        *,
+        detached: DetachedSessions | None = None,
+        tiers: Tiers | None = None,
+        credit: CreditPools | None = None,
+    ) -> None:
+        """Without ``tiers`` everybody may ask for everything, and nothing is shed; without
+        ``credit`` no model's queue is known to have an end."""
         self.epoch = secrets.token_hex(8)
         self.input_budget = ByteBudget(max_input_bytes)
+        self.detached = DetachedSessions() if detached is None else detached
+        self.tokens = ResumeTokens()
+        self.tiers = Tiers() if tiers is None else tiers
+        self.credit = CreditPools() if credit is None else credit
         self._max_sessions = max_sessions
         self._sessions: dict[str, Registered] = {}
         self._models: dict[str, _Model] = {}
@@ -106,11 +130,12 @@ class SessionRegistry:
         self._num_refused = 0
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        """Sessions with a connection; a client that comes back brings one before it has its own."""
+        return len(self._sessions) - len(self.detached)
 
     def add(self, session: Registered) -> None:
         """Raises RequestProblem(OVERLOADED) when there are too many."""
-        if len(self._sessions) >= self._max_sessions:
+        if len(self) >= self._max_sessions:
             self._num_refused += 1
             detail = f"{self._max_sessions} sessions are open"
             raise RequestProblem(ProblemKind.OVERLOADED, detail, retry_after_ms=1000)
@@ -120,6 +145,15 @@ class SessionRegistry:
     def remove(self, session_id: str) -> None:
         """Idempotent."""
         self._sessions.pop(session_id, None)
+        self.detached.remove(session_id)
+        self.tokens.forget(session_id)
+
+    def say(self, event: ServerEvent, session: str | None = None) -> int:
+        """Tell it to that session, or to all; returns to how many that can be told."""
+        if session is None:
+            return sum(each.say(event) for each in tuple(self._sessions.values()))
+        found = self._sessions.get(session)
+        return 0 if found is None else int(found.say(event))
 
     def tally_of(self, model: str) -> Tally:
         """The model's frames; only for models that the engine serves, which bounds them."""
@@ -141,7 +175,8 @@ class SessionRegistry:
 
     def statistics(self) -> SessionStatistics:
         return SessionStatistics(
-            sessions=len(self._sessions),
+            sessions=len(self),
+            detached=self.detached.statistics(),
             sessions_opened=self._num_opened,
             sessions_refused=self._num_refused,
             streams=sum(session.num_streams for session in self._sessions.values()),
@@ -162,6 +197,7 @@ class SessionRegistry:
 
     def check_integrity(self) -> None:
         """Assert that what is in flight in all is what the open streams have in flight."""
+        self.detached.check_integrity()
         in_flight: Counter[int] = Counter()
         for session in self._sessions.values():
             for _, tally in session.tallies():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-
-from msgspec import UNSET
+from functools import partial
 
 from engine.base import Engine
 from engine.types import DropReason
@@ -18,20 +17,25 @@ from gateway.errors import (
     RequestProblem,
     error_message,
 )
-from gateway.session.clock import Clock
+from gateway.session.attachment import Attachment
+from gateway.session.clock import Clock, Timer
 from gateway.session.commands import StreamCommands
 from gateway.session.deliver import Deliver
+from gateway.session.greeting import Greeter
 from gateway.session.ingest import Ingest
+from gateway.session.pacing import Pacing
 from gateway.session.prompts import Moment, Prompts
 from gateway.session.registry import SessionRegistry
-from gateway.session.stream_table import StreamTable
+from gateway.session.resume import StreamKeeper, not_recovered
+from gateway.session.stream_table import MAX_FINISHED, StreamTable
 from gateway.session.text_stream import TextStream
 from gateway.session.watch import Watch
 from gateway.stream.entries import Outgoing
+from gateway.stream.network_estimate import PathSample
+from gateway.stream.network_state import NetworkState
 from gateway.stream.outbox import Outbox
 from gateway.stream.tally import Tally
 from gateway.wire.codec import (
-    MAX_BINARY_BYTES,
     ProtocolError,
     UnexpectedMessage,
     UnknownType,
@@ -43,10 +47,10 @@ from gateway.wire.messages import (
     ClientPong,
     GoAway,
     Hello,
-    Limits,
     Open,
     Ping,
-    ResumedStream,
+    ResumeRequest,
+    ServerEvent,
     ServerPong,
     Welcome,
 )
@@ -84,6 +88,7 @@ class Session:
         outbox: Outbox,
         clock: Clock,
         registry: SessionRegistry,
+        pacing: Pacing,
         authenticate: Authenticate,
         on_fault: Callable[[ConnectionFault], None],
         principal: str | None = None,
@@ -93,23 +98,24 @@ class Session:
         the models, as far as they are known."""
         self.id = secrets.token_hex(8)
         self.principal = principal
-        self._engine = engine
         self._limits = limits
-        self._outbox = outbox
         self._clock = clock
         self._registry = registry
         self._authenticate = authenticate
-        self._on_fault = on_fault
-        self._is_failed = False
+        self._attachment = Attachment(outbox, on_fault)
+        self._attachment.hold(self)
+        self._expiry: Timer | None = None  # while detached
+        self._is_token_new = False  # until the client has shown that it has it
+        self._greeter = Greeter(engine=engine, limits=limits, clock=clock, registry=registry)
         self._state = ConnectionState.AWAITING_HELLO
         self._started_at = clock.now()
         self._streams = StreamTable(limits.max_streams)
         self._deliver = Deliver(
             outbox=outbox,
             streams=self._streams,
-            now=clock.now,
+            clock=clock,
             on_fault=self._fail,
-            on_latency=registry.observe_latency,
+            registry=registry,
         )
         self._ingest = Ingest(limits=limits, streams=self._streams, deliver=self._deliver)
         self._prompts = Prompts(
@@ -119,6 +125,7 @@ class Session:
             streams=self._streams,
             deliver=self._deliver,
             registry=registry,
+            pacing=pacing,
         )
         self._commands = StreamCommands(
             engine=engine,
@@ -128,6 +135,15 @@ class Session:
             kinds=kinds or {},
             streams=self._streams,
             registry=registry,
+            deliver=self._deliver,
+            ingest=self._ingest,
+            prompts=self._prompts,
+        )
+        self._keeper = StreamKeeper(
+            session_id=self.id,
+            clock=clock,
+            detached=registry.detached,
+            streams=self._streams,
             deliver=self._deliver,
             ingest=self._ingest,
             prompts=self._prompts,
@@ -142,6 +158,11 @@ class Session:
         )
 
     @property
+    def attachment(self) -> Attachment:
+        """What the connection calls from now on, whichever session it turns out to serve."""
+        return self._attachment
+
+    @property
     def state(self) -> ConnectionState:
         return self._state
 
@@ -151,7 +172,7 @@ class Session:
 
     @property
     def outbox_bytes(self) -> int:
-        return self._outbox.size_bytes
+        return self._deliver.waiting_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -176,6 +197,9 @@ class Session:
         """Handle one control message; raises ConnectionFault."""
         if self._state is ConnectionState.CLOSED:
             return
+        if self._is_token_new:
+            self._is_token_new = False
+            self._registry.tokens.confirm(self.id)
         try:
             self._handle(decode_client(data))
         except ProtocolError as error:
@@ -197,6 +221,10 @@ class Session:
         if self._state is not ConnectionState.CLOSED:
             self._deliver.handle_sent(outgoing)
 
+    def say(self, event: ServerEvent) -> bool:
+        """Tell the people at the other end; returns whether anybody can be told."""
+        return self._state is not ConnectionState.AWAITING_HELLO and self._deliver.say(event)
+
     def drain(self, deadline_ms: int) -> None:
         """Ask the client to go elsewhere: nothing new is taken, what is accepted is answered.
 
@@ -204,7 +232,18 @@ class Session:
         """
         if self._state in (ConnectionState.READY, ConnectionState.DRAINING):
             self._advance(ConnectionEvent.GOAWAY)
+            self._registry.tokens.forget(self.id)
             self._deliver.tell(GoAway(deadline_ms=deadline_ms))
+
+    def note_path(self, sample: PathSample) -> None:
+        """The connection has looked at the kernel's counters."""
+        self._watch.network.note_path(sample)
+        self._prompts.note_network(self._watch.network.state, self._clock.now())
+
+    @property
+    def network(self) -> NetworkState:
+        """What the connection's network does at the moment."""
+        return self._watch.network.state
 
     def give_up(self) -> None:
         """The time for draining is up: tell what is unanswered as lost to the shutdown.
@@ -219,6 +258,44 @@ class Session:
             else:
                 self._deliver.give_up(stream, DropReason.SHUTDOWN)
 
+    def lose(self, reason: str) -> None:
+        """The connection is lost: wait for the client to come back, or close; idempotent.
+
+        Sessions wait ``limits.resume_window_s`` if there is something to come back for, and as
+        long as there is room for them.
+        """
+        detached, window_s = self._registry.detached, self._limits.resume_window_s
+        if self._state is ConnectionState.DETACHED:
+            return
+        if self._state is not ConnectionState.READY or window_s == 0 or not detached.is_open:
+            self.close(reason)
+            return
+        self._detach()
+        if self._keeper.is_empty:
+            self.close(reason)
+            return
+        logger.info("session %s is detached: %s", self.id, reason)
+        deadline = self._clock.now() + window_s
+        self._expiry = self._clock.call_at(deadline, partial(detached.expire, self))
+        detached.add(self, self._keeper.size_bytes)
+        detached.enforce()
+
+    def take_over(self, attachment: Attachment, request: ResumeRequest) -> None:
+        """Go on on that connection; an older one, which nobody knew to be lost, is fenced."""
+        if self._state is ConnectionState.READY:
+            self._attachment.fence()
+            self._detach()
+        self._stop_expiry()
+        self._advance(ConnectionEvent.RESUME)
+        self._registry.detached.resume(self.id)
+        self._attachment = attachment
+        attachment.hold(self)
+        self._deliver.attach(attachment.outbox)
+        resumed = self._keeper.attach(request.streams[: self._max_resumed])
+        self._greet(self._greeter.welcome(self, used_token=request.token, resumed=resumed))
+        self._is_token_new = True
+        logger.info("session %s resumed: %d streams", self.id, len(self._streams))
+
     def close(self, reason: str) -> None:
         """The connection is over: free everything, count what could not be told; idempotent."""
         if self._state is ConnectionState.CLOSED:
@@ -226,45 +303,36 @@ class Session:
         drop_reason = DropReason.SHUTDOWN if self._is_draining else DropReason.DISCONNECTED
         self._advance(ConnectionEvent.CLOSE)
         self._watch.stop()
+        self._stop_expiry()
         untold = 0
         for stream in self._streams:
             untold += stream.tally.in_flight
-            if isinstance(stream, TextStream):
-                self._prompts.abandon(stream, drop_reason)
-            else:
-                self._deliver.abandon(stream, drop_reason)
-            self._streams.remove(stream.id)
-        self._outbox.clear()
+            self._keeper.give_up(stream, drop_reason)
+        self._streams.finished.clear()
+        self._deliver.detach()
         self._registry.remove(self.id)
-        lasted_s = self._clock.now() - self._started_at
-        logger.info(
-            "session %s closed: %s, %d answers untold, %.1f s", self.id, reason, untold, lasted_s
-        )
+        age_s = self._clock.now() - self._started_at
+        logger.info("session %s closed: %s, %d untold, %.1f s", self.id, reason, untold, age_s)
 
     @property
     def _is_draining(self) -> bool:
         return self._state is ConnectionState.DRAINING
 
     def _handle(self, message: ClientMessage) -> None:
-        if isinstance(message, Open) and self._is_draining:
-            self._commands.open(message, is_draining=True)
-            return
-        self._advance(CONNECTION_EVENTS[type(message)])
+        if not (isinstance(message, Open) and self._is_draining):  # which is answered
+            self._advance(CONNECTION_EVENTS[type(message)])
+        now, tenant = self._clock.now(), self.principal or ""
+        moment = Moment(now=now, is_draining=self._is_draining, tenant=tenant)
         match message:
             case Hello():
                 self._hello(message)
             case Open():
-                self._commands.open(message, is_draining=False)
+                self._commands.open(message, moment)
             case Ping(t=t):
                 self._deliver.tell(ServerPong(t=t, now_us=self._clock.now_us()))
-            case ClientPong(t=t):
-                self._watch.receive_pong(t)
+            case ClientPong():
+                self._watch.receive_pong(message)
             case _:
-                moment = Moment(
-                    now=self._clock.now(),
-                    is_draining=self._is_draining,
-                    tenant=self.principal or "",
-                )
                 self._commands.handle(message, moment)
 
     def _hello(self, message: Hello) -> None:
@@ -272,27 +340,43 @@ class Session:
             self.principal = self._authenticate(message.token)
         if self.principal is None:
             raise ConnectionFault(CloseCode.AUTH, ProblemKind.UNAUTHORIZED, "a key is required")
-        self._deliver.tell(self._welcome(message))
-        self._watch.welcome()
+        request = message.resume
+        if request is None:
+            self._greet(self._greeter.welcome(self))
+        else:
+            earlier = self._registry.tokens.claim(request, self.principal)
+            if earlier is not None:
+                self._give_way()
+                earlier.take_over(self._attachment, request)
+                return
+            asked = request.streams[: self._max_resumed]
+            resumed = [not_recovered(entry.stream) for entry in asked]
+            self._greet(self._greeter.welcome(self, resumed=resumed))
         logger.info("session %s opened: %s", self.id, self.principal)
 
-    def _welcome(self, message: Hello) -> Welcome:
-        asked = [] if message.resume is None else message.resume.streams
-        # Nothing outlives its connection: every stream starts afresh.
-        resumed = [
-            ResumedStream(stream=entry.stream, recovered=False, next_seq=0, received_seq=-1)
-            for entry in asked[: self._limits.max_streams]
-        ]
-        return Welcome(
-            session=self.id,
-            epoch=self._registry.epoch,
-            resume_token=secrets.token_urlsafe(24),
-            resume_window_s=0.0,
-            limits=_announced(self._limits),
-            models=sorted({model.model for model in self._engine.statistics().models}),
-            now_us=self._clock.now_us(),
-            resumed=UNSET if message.resume is None else resumed,
-        )
+    @property
+    def _max_resumed(self) -> int:
+        return self._limits.max_streams + MAX_FINISHED
+
+    def _greet(self, welcome: Welcome) -> None:
+        self._deliver.tell(welcome)
+        self._watch.welcome()
+
+    def _give_way(self) -> None:
+        """The client goes on with an earlier session: this one was only the door."""
+        self._advance(ConnectionEvent.CLOSE)
+        self._watch.stop()
+        self._registry.remove(self.id)
+
+    def _detach(self) -> None:
+        self._advance(ConnectionEvent.LOSE)
+        self._watch.stop()
+        self._keeper.detach()
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
 
     def _advance(self, event: ConnectionEvent) -> None:
         self._state = advance(CONNECTION, self._state, event)
@@ -312,20 +396,5 @@ class Session:
         self._deliver.tell(error_message(RequestProblem(kind, error.detail)))
 
     def _fail(self, fault: ConnectionFault) -> None:
-        if not self._is_failed and self._state is not ConnectionState.CLOSED:
-            self._is_failed = True
-            self._on_fault(fault)
-
-
-def _announced(limits: LimitsConfig) -> Limits:
-    return Limits(
-        max_message_bytes=MAX_BINARY_BYTES,
-        max_frame_bytes=limits.max_frame_bytes,
-        max_streams=limits.max_streams,
-        max_width=limits.max_width,
-        max_height=limits.max_height,
-        max_pixels=limits.max_pixels,
-        max_prompts=limits.max_prompts,
-        max_messages_per_s=limits.max_messages_per_s,
-        ack_deadline_s=limits.ack_deadline_s,
-    )
+        if self._state is not ConnectionState.CLOSED:
+            self._attachment.fail(fault)

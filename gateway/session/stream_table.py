@@ -11,13 +11,22 @@ from gateway.session.text_stream import TextStream
 AnyStream = FrameStream | TextStream
 
 
+# Over, and their last events not acknowledged: a client acknowledges within moments.
+MAX_FINISHED = 16
+
+
 class StreamTable:
-    """A session's streams: at most ``max_streams`` at once, ids that rise and are used once."""
+    """A session's streams: at most ``max_streams`` at once, ids that rise and are used once.
+
+    ``finished`` are streams of tokens whose ``closed`` is written and whose events the client has
+    not acknowledged: it may have to be told again. The newest ``MAX_FINISHED`` are kept.
+    """
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
         self._streams: dict[int, AnyStream] = {}
         self._last_id = -1
+        self.finished: dict[int, TextStream] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -62,3 +71,19 @@ class StreamTable:
 
     def remove(self, stream_id: int) -> None:
         self._streams.pop(stream_id, None)
+
+    def finish(self, stream: AnyStream) -> None:
+        """The stream's ``closed`` is written."""
+        self.remove(stream.id)
+        if isinstance(stream, TextStream) and len(stream.log) > 0:
+            self.finished[stream.id] = stream
+            if len(self.finished) > MAX_FINISHED:
+                del self.finished[next(iter(self.finished))]
+
+    def acknowledge_finished(self, stream_id: int, seq: int) -> None:
+        """The client has the events up to ``seq`` of a stream that is over."""
+        stream = self.finished.get(stream_id)
+        if stream is not None:
+            stream.log.acknowledge(seq)
+            if len(stream.log) == 0:
+                del self.finished[stream_id]

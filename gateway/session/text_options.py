@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,17 +14,29 @@ from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.options import check_weight, one_of, unsupported
 from gateway.wire.messages import Open, Prompt, StreamOptions
 
-PACE_OFF = "off"
+PACE_STEADY, PACE_OFF = "steady", "off"
+PACES = (PACE_STEADY, PACE_OFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSettings:
-    """What a stream of tokens was opened with; ``lane`` and ``deadline_s`` are its prompts'
-    unless they say otherwise."""
+    """What a stream of tokens was opened with; ``lane``, ``deadline_s`` and ``pace`` are its
+    prompts' unless they say otherwise. ``timing``: events tell where their time went."""
 
     id: int
     lane: LaneSpec
     deadline_s: float
+    pace: str
+    timing: bool = False
+
+
+class PromptSettings(NamedTuple):
+    """What one prompt asks for; ``deadline_s`` counts from now."""
+
+    payload: bytes
+    lane: LaneSpec
+    deadline_s: float
+    pace: str
 
 
 class RawPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +47,9 @@ class RawPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: msgspec.Raw | UnsetType = UNSET
 
 
-def read_text_settings(message: Open, config: TextConfig, *, max_prompts: int) -> TextSettings:
+def read_text_settings(
+    message: Open, config: TextConfig, *, max_prompts: int, default_pace: str
+) -> TextSettings:
     """Raises RequestProblem(UNSUPPORTED_OPTION) and names the option."""
     options = message.options
     for name in ("codec", "max_fps", "annotate"):
@@ -43,7 +58,6 @@ def read_text_settings(message: Open, config: TextConfig, *, max_prompts: int) -
     if options.policy not in (StreamOptions().policy, Policy.FIFO.value):
         raise unsupported("policy: prompts are answered first in, first out")
     check_weight(options.weight)
-    check_pace(options.pace)
     return TextSettings(
         id=message.stream,
         lane=LaneSpec(
@@ -55,13 +69,13 @@ def read_text_settings(message: Open, config: TextConfig, *, max_prompts: int) -
             version=options.version,
         ),
         deadline_s=read_deadline_s(options.deadline_ms, config),
+        pace=read_pace(options.pace, default_pace),
+        timing=options.timing,
     )
 
 
-def read_prompt(
-    message: Prompt, settings: TextSettings, config: TextConfig
-) -> tuple[bytes, LaneSpec, float]:
-    """The item's payload, the lane it belongs to, and its deadline in seconds from now.
+def read_prompt(message: Prompt, settings: TextSettings, config: TextConfig) -> PromptSettings:
+    """What the prompt asks for, or else its stream.
 
     Raises:
         RequestProblem: an option is not possible, or there is not exactly one kind of prompt.
@@ -69,14 +83,14 @@ def read_prompt(
     if (message.messages is UNSET) == (message.prompt is UNSET):
         detail = "exactly one of messages and prompt is needed"
         raise RequestProblem(ProblemKind.INVALID_MESSAGE, detail)
-    check_pace(None if message.pace is UNSET else message.pace)
     raw = RawPrompt(messages=message.messages, prompt=message.prompt, sampling=message.sampling)
     lane, deadline_s = settings.lane, settings.deadline_s
     if message.priority is not UNSET:
         lane = replace(lane, priority=read_priority(message.priority))
     if message.deadline_ms is not UNSET:
         deadline_s = read_deadline_s(message.deadline_ms, config)
-    return msgspec.json.encode(raw), lane, deadline_s
+    pace = read_pace(None if message.pace is UNSET else message.pace, settings.pace)
+    return PromptSettings(msgspec.json.encode(raw), lane, deadline_s, pace)
 
 
 def read_priority(priority: str) -> Priority:
@@ -92,7 +106,6 @@ def read_deadline_s(deadline_ms: float | None, config: TextConfig) -> float:
     return deadline_ms / 1e3
 
 
-def check_pace(pace: str | None) -> None:
-    """Text leaves as it is generated; there is nothing else yet."""
-    if pace not in (None, PACE_OFF):
-        raise unsupported("pace must be off: text leaves as soon as it is there")
+def read_pace(pace: str | None, default: str) -> str:
+    """One of ``PACES``."""
+    return default if pace is None else one_of("pace", pace, PACES)

@@ -1,8 +1,13 @@
-"""Ends connections that nobody lives at: no hello, no pong, no acks, frames never finished."""
+"""Ends connections that nobody lives at: no hello, no pong, no acks, frames never finished.
+
+The answers to its pings also tell how far the client is, and what its clock says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from msgspec import UNSET
 
 from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
@@ -11,7 +16,8 @@ from gateway.session.deliver import Deliver
 from gateway.session.ingest import Ingest
 from gateway.session.stream_table import StreamTable
 from gateway.stream.liveness import Liveness
-from gateway.wire.messages import Ping
+from gateway.stream.network_estimate import NetworkEstimate
+from gateway.wire.messages import ClientPong, Ping
 
 # Time-outs are looked at this many times each, so they end at most a quarter late.
 _TICKS_PER_TIMEOUT = 4
@@ -33,6 +39,7 @@ class Watch:
         ingest: Ingest,
         on_fault: Callable[[ConnectionFault], None],
     ) -> None:
+        self.network = NetworkEstimate()
         self._limits = limits
         self._clock = clock
         self._streams = streams
@@ -58,6 +65,8 @@ class Watch:
         """``hello`` has come."""
         now = self._clock.now()
         self.stop()
+        self.network = NetworkEstimate()
+        self._ingest.client_clock.forget()
         self._liveness = Liveness(
             ping_interval_s=self._limits.ping_interval_s,
             pong_timeout_s=self._limits.pong_timeout_s,
@@ -65,9 +74,14 @@ class Watch:
         )
         self._timer = self._clock.call_at(now + self._tick_s, self._tick)
 
-    def receive_pong(self, t: float) -> None:
-        if self._liveness is not None:
-            self._liveness.receive_pong(t)
+    def receive_pong(self, pong: ClientPong) -> None:
+        now = self._clock.now()
+        sent_at = None if self._liveness is None else self._liveness.receive_pong(pong.t)
+        if sent_at is None:
+            return
+        self.network.note_ping(now - sent_at)
+        if pong.now_us is not UNSET:
+            self._ingest.client_clock.note(pong.now_us, sent_at=sent_at, answered_at=now)
 
     def stop(self) -> None:
         """No more time-outs; idempotent."""

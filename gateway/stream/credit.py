@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from gateway.stream.credit_pool import START_PLACES, CreditShare
 from gateway.stream.token_bucket import TokenBucket
 
 # Windows. A client that keeps to its credit never comes near this: it is broken or hostile.
@@ -35,16 +36,24 @@ class CreditWindow:
     a client that has used up its credit makes it grow by one: so a way that takes long, which
     nothing here measures, gets the window that it needs. What was granted stays granted.
 
+    With a ``share``, every frame that is granted has its place in the model's queue: the window
+    begins small, grows as far as the share is fair, and gives back with its receipts.
+
     A refusal is a receipt too and gives its credit back, so frames beyond the credit are also
     counted by themselves: ``FAR_OVER_FACTOR`` windows of them a second are forgiven.
     """
 
-    def __init__(self, max_frames: int, max_bytes: int) -> None:
+    def __init__(
+        self, max_frames: int, max_bytes: int, share: CreditShare | None = None
+    ) -> None:
         if max_frames < 1 or max_bytes < 1:
             raise ValueError(f"a window of {max_frames} frames, {max_bytes} bytes admits nothing")
         self._window = Grant(max_frames, max_bytes)  # at its largest
+        self._share = share
         self._num_frames = max_frames  # of the window in use
-        self._announced = self._window
+        if share is not None:
+            self._num_frames = min(max_frames, START_PLACES, share.fair)
+        self._announced = Grant(self._num_frames, max_bytes)
         self._interval_s: float | None = None  # between two answers, smoothed
         self._in_flight_s = 0.0  # smoothed
         self._answered_at: float | None = None
@@ -56,6 +65,7 @@ class CreditWindow:
         forgiven = FAR_OVER_FACTOR * max_frames
         self._overruns = TokenBucket(forgiven, forgiven)
         self._is_ignored = False
+        self._reserve()
 
     @property
     def grant(self) -> Grant:
@@ -96,8 +106,9 @@ class CreditWindow:
         is_covered = was_idle or (
             self._received_frames <= grant.max_frames and self._received_bytes <= grant.max_bytes
         )
-        if self._received_frames >= self._announced.max_frames:
-            self._num_frames = min(self._num_frames + 1, self._window.max_frames)
+        if self._received_frames >= self._announced.max_frames and self._num_frames < self._most:
+            self._num_frames += 1
+            self._reserve()
         if not is_covered and not self._overruns.try_take(now):
             self._is_ignored = True
         return is_covered
@@ -112,6 +123,8 @@ class CreditWindow:
             raise ValueError(f"{num_frames} frames, {num_bytes} bytes are not in flight")
         self._settled_frames += num_frames
         self._settled_bytes += num_bytes
+        self._num_frames -= min(num_frames, max(0, self._num_frames - self._most))
+        self._reserve()
 
     def note_answer(self, in_flight_s: float, now: float) -> None:
         """A frame got its result ``now``, that long after it came: size the window by it."""
@@ -128,8 +141,9 @@ class CreditWindow:
             return
         self._resized_at = now
         busy = self._in_flight_s / max(self._interval_s, 1e-3)
-        needed = min(math.ceil(busy) + SLACK_FRAMES, self._window.max_frames)
+        needed = min(math.ceil(busy) + SLACK_FRAMES, self._most)
         self._num_frames = max(needed, self._num_frames - 1)
+        self._reserve()
 
     def next_announcement(self) -> Grant | None:
         """The grant to tell the client now; None while more than half a window is left to it.
@@ -148,3 +162,13 @@ class CreditWindow:
             return None
         self._announced = grant
         return grant
+
+    @property
+    def _most(self) -> int:
+        """How far the window may grow."""
+        return self._window.max_frames if self._share is None else self._share.fair
+
+    def _reserve(self) -> None:
+        """Keep as many places as frames that may come or are in flight."""
+        if self._share is not None:
+            self._share.resize(self.grant.max_frames - self._settled_frames)

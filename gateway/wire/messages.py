@@ -85,6 +85,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     pace: str | None = None
     annotate: str | None = None
     version: str | None = None
+    timing: bool = False  # of tokens; results always have it
 
 
 class Open(_Message, frozen=True, tag="open"):
@@ -138,9 +139,10 @@ class Close(_Message, frozen=True, tag="close"):
 
 
 class ClientPong(_Message, frozen=True, tag="pong"):
-    """Answer to the server's ping."""
+    """Answer to the server's ping. ``now_us`` is the clock of the client's ``t_us``."""
 
     t: float
+    now_us: Count | UnsetType = UNSET
 
 
 ClientMessage = Hello | Open | Prompt | Ack | Cancel | EndInput | Close | Ping | ClientPong
@@ -183,6 +185,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     models: list[str]
     now_us: Count
     resumed: list[ResumedStream] | UnsetType = UNSET
+    service_level: str | UnsetType = UNSET  # unless it is normal
 
 
 class CreditGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +211,10 @@ class Credit(_Message, frozen=True, tag="credit"):
 
 
 class Hint(_Message, frozen=True, tag="hint"):
-    """Asks the client to send less, or allows more again."""
+    """What a camera is to keep to from now on; what is not named has no limit (any more).
+
+    ``quality`` is that of JPEG, above 0 and at most 1.
+    """
 
     stream: StreamId
     max_fps: PositiveFloat | UnsetType = UNSET
@@ -265,16 +271,28 @@ class Drop(_Message, frozen=True, tag="drop"):
     count: Count
 
 
+class TokenTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an event's oldest token: when it came from the engine (server clock) and how long it was
+    held, microseconds. ``reserve`` texts of the answer are still held."""
+
+    engine_us: Count
+    held_us: Count
+    reserve: Count
+
+
 class Token(_Message, frozen=True, tag="token"):
     """New text of one prompt. With ``replay`` the answer is told from its beginning again, because
-    its prompt was repeated: the text replaces what came before."""
+    its prompt was repeated: the text replaces what came before. ``pace`` is in milliseconds until
+    the next one is due; ``count`` says that it is several tokens in one message."""
 
     stream: StreamId
     id: PromptId
     seq: Seq
     text: str
     pace: float | UnsetType = UNSET
+    count: Count | UnsetType = UNSET
     replay: bool | UnsetType = UNSET
+    timing: TokenTiming | UnsetType = UNSET  # if the stream asked for it
 
 
 class EndOutput(_Message, frozen=True, tag="end"):
@@ -325,6 +343,16 @@ class GoAway(_Message, frozen=True, tag="goaway"):
     deadline_ms: Count
 
 
+class ServerEvent(_Message, frozen=True, tag="server_event"):
+    """News for the people at the other end: ``message`` from an operator, about one stream or all
+    of the connection, or ``service_level``, whose new name is ``level``."""
+
+    kind: str
+    text: str
+    stream: StreamId | UnsetType = UNSET
+    level: str | UnsetType = UNSET
+
+
 class ServerPong(_Message, frozen=True, tag="pong"):
     """Answer to the client's ping, with the server's clock."""
 
@@ -345,6 +373,7 @@ ServerMessage = (
     | Closed
     | ErrorMessage
     | GoAway
+    | ServerEvent
     | Ping
     | ServerPong
 )

@@ -25,23 +25,26 @@ from gateway.wire.messages import (
 
 
 class ConnectionState(Enum):
-    """Life of a connection."""
+    """Life of a session, which may outlive its connection."""
 
     AWAITING_HELLO = "awaiting hello"
     READY = "ready"
+    DETACHED = "detached"  # the connection is lost, the client may come back on another one
     DRAINING = "draining"  # after goaway: open streams finish, no new ones
     CLOSED = "closed"
 
 
 class ConnectionEvent(Enum):
-    """What moves a connection on."""
+    """What moves a session on."""
 
     HELLO = "hello"
     OPEN = "open"
     STREAM = "stream message"  # text or binary, about an open stream
     LIVENESS = "ping or pong"
     GOAWAY = "goaway"
-    CLOSE = "close"  # by either side, or lost
+    LOSE = "lose"  # the connection, while the session may be resumed
+    RESUME = "resume"  # on another connection
+    CLOSE = "close"  # by either side, or lost for good
 
 
 CONNECTION: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
@@ -51,7 +54,10 @@ CONNECTION: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = 
     (ConnectionState.READY, ConnectionEvent.STREAM): ConnectionState.READY,
     (ConnectionState.READY, ConnectionEvent.LIVENESS): ConnectionState.READY,
     (ConnectionState.READY, ConnectionEvent.GOAWAY): ConnectionState.DRAINING,
+    (ConnectionState.READY, ConnectionEvent.LOSE): ConnectionState.DETACHED,
     (ConnectionState.READY, ConnectionEvent.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.DETACHED, ConnectionEvent.RESUME): ConnectionState.READY,
+    (ConnectionState.DETACHED, ConnectionEvent.CLOSE): ConnectionState.CLOSED,
     (ConnectionState.DRAINING, ConnectionEvent.STREAM): ConnectionState.DRAINING,
     (ConnectionState.DRAINING, ConnectionEvent.LIVENESS): ConnectionState.DRAINING,
     (ConnectionState.DRAINING, ConnectionEvent.GOAWAY): ConnectionState.DRAINING,
@@ -88,6 +94,8 @@ STREAM: Mapping[tuple[StreamState, StreamEvent], StreamState] = {
     (StreamState.OPEN, StreamEvent.END): StreamState.ENDING,
     (StreamState.OPEN, StreamEvent.CLOSE): StreamState.CLOSING,
     (StreamState.ENDING, StreamEvent.FEEDBACK): StreamState.ENDING,
+    # Told again by a client that came back and cannot know whether it got through.
+    (StreamState.ENDING, StreamEvent.END): StreamState.ENDING,
     (StreamState.ENDING, StreamEvent.CLOSE): StreamState.CLOSING,
     (StreamState.ENDING, StreamEvent.FINISHED): StreamState.CLOSED,
     (StreamState.CLOSING, StreamEvent.INPUT): StreamState.CLOSING,

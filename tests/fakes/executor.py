@@ -68,6 +68,7 @@ class FakeExecutor:
         self.start_error: BaseException | None = None
         self.start_gate: asyncio.Event | None = None  # start waits for it
         self.queue_ages_s: deque[float] = deque(maxlen=100)  # as told by ``tend``
+        self.withdrawn: deque[int] = deque(maxlen=1000)
         self._events = events
         self._slots = 1 + prefetch
         self._slab_items = slab_items
@@ -88,6 +89,10 @@ class FakeExecutor:
         return sum(not self._held(worker) for worker in self.alive)
 
     @property
+    def idle_streams(self) -> int:
+        return self.idle_workers
+
+    @property
     def warmup_run_s(self) -> dict[int, float]:
         return self._warmup_run_s
 
@@ -104,6 +109,9 @@ class FakeExecutor:
             self.slab.update(fake.keys)
             self._run_next(worker)
         return taken
+
+    def withdraw(self, key: int) -> None:
+        self.withdrawn.append(key)
 
     def release(self, key: int) -> None:
         self.slab.discard(key)

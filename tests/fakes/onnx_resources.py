@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,28 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from engine.manifest import InputSpec
 from engine.pipeline import Arrays
 
 Shape = tuple[int | str | None, ...]
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
 
-class OrtSession:
-    """A network on the CPU, one thread."""
+class PlainSession:
+    """What sessions on the CPU have in common."""
 
     providers = ("CPUExecutionProvider",)
+    takes_pixels = False
+
+    def allow_padding(self) -> None:
+        pass
+
+    def stack(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.stack(rows)
+
+
+class OrtSession(PlainSession):
+    """A network on the CPU, one thread."""
 
     def __init__(self, path: Path) -> None:
         options = ort.SessionOptions()
@@ -37,10 +49,8 @@ class OrtSession:
         return dict(zip(self.output_names, outputs, strict=True))
 
 
-class FunctionSession:
+class FunctionSession(PlainSession):
     """A network that is a function of its one input; remembers the shapes that it was given."""
-
-    providers = ("CPUExecutionProvider",)
 
     def __init__(
         self,
@@ -67,7 +77,7 @@ class FunctionSession:
 class OrtResources:
     """Opens ONNX files; implements ``engine.pipeline.Resources``."""
 
-    def open_session(self, path: Path) -> OrtSession:
+    def open_session(self, path: Path, picture: InputSpec | None = None) -> OrtSession:
         return OrtSession(path)
 
 
@@ -77,5 +87,5 @@ class FunctionResources:
     def __init__(self, session: FunctionSession) -> None:
         self.session = session
 
-    def open_session(self, path: Path) -> FunctionSession:
+    def open_session(self, path: Path, picture: InputSpec | None = None) -> FunctionSession:
         return self.session

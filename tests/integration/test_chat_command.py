@@ -184,3 +184,21 @@ async def test_a_gateway_that_restarts_is_waited_for(gateway: FakePageGateway) -
         await shell.wait_for("their ends.")
         shell.type("/quit\n")
         assert await shell.exit_code() == ExitCode.OK
+
+
+async def test_a_model_that_is_starting_is_waited_for(gateway: FakePageGateway) -> None:
+    gateway.behaviour.is_ready = False
+    async with terminal(gateway.url, "What is a stream?") as process:
+        await process.wait_for("waiting for the model")
+        gateway.behaviour.is_ready = True
+        await process.wait_for(ANSWER)
+        assert await process.exit_code() == ExitCode.OK
+    assert process.seen.count("waiting") == 1
+
+
+async def test_ctrl_c_ends_the_waiting(gateway: FakePageGateway) -> None:
+    gateway.behaviour.is_ready = False
+    async with terminal(gateway.url, "What is a stream?") as process:
+        await process.wait_for("waiting for the model")
+        process.process.send_signal(signal.SIGINT)
+        assert await process.exit_code() == ExitCode.INTERRUPTED

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.client import SourceError, frames_from_bytes, open_source
 from gateway.client.capture import ClipSource, Decoded, Encoded, LiveSource
-from gateway.client.frames import CapturedFrame, FrameSource
+from gateway.client.frames import CapturedFrame, FrameSource, PictureLimits
 from gateway.client.sources import _shown
 from tests.fakes.stream_server import picture
 
@@ -192,7 +192,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
         open_source(0, **wrong)  # type: ignore[arg-type]
 
 
-def encode(decoded: Decoded) -> Encoded:
+def encode(decoded: Decoded, _: PictureLimits) -> Encoded:
     return Encoded(b"%d" % decoded.picture, 1, 1)
 
 

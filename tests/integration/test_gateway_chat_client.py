@@ -12,6 +12,7 @@ from engine.errors import InvalidInput, Unavailable
 from gateway.client import (
     ConnectError,
     FrameStream,
+    LostError,
     StreamError,
     TextEvent,
     connect,
@@ -134,13 +135,16 @@ def test_a_prompt_that_no_message_holds_is_refused_at_once() -> None:
 
 @on_uvloop
 async def test_an_answer_whose_connection_is_lost_ends_with_an_error() -> None:
-    engine = TextEngine(gap_s=0.001)
-    async with running_gateway(engine) as gateway, connect(gateway.url) as client:
+    engine, limits = TextEngine(gap_s=0.001), {"resume_window_s": 0}
+    async with (
+        running_gateway(engine, limits=limits) as gateway,
+        connect(gateway.url) as client,
+    ):
         iterator = aiter(client.stream_chat("fake", MESSAGES))
         await anext(iterator)
         engine.block()
         gateway.connections.abort_all()
-        with pytest.raises(StreamError, match="the connection was lost"):
+        with pytest.raises(LostError, match="the connection was lost"):
             [event async for event in iterator]
         await wait_until(lambda: engine.cancelled == 1, within_s=1.0)
         engine.unblock()

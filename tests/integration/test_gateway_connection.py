@@ -122,7 +122,24 @@ async def test_accepted_sockets_have_the_recipe() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, 25) == 16 * 1024
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert transport.get_write_buffer_limits() == (8 * 1024, 32 * 1024)
+        assert transport.get_write_buffer_limits() == (1024, 32 * 1024)
+
+
+@on_uvloop
+async def test_sockets_beyond_the_processs_bound_are_ended_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.net.server.PLAIN_CONNECTIONS", 1)
+    async with running_gateway(limits={"max_connections": 1}) as gateway:
+        with RawWebSocket(gateway.port) as first, RawWebSocket(gateway.port) as second:
+            await first.handshake()
+            await second.connect()
+            await second.send_bytes(b"GET /healthz HTTP/1.1\r\n")
+            with RawWebSocket(gateway.port) as third:
+                await third.connect()
+                with pytest.raises(ConnectionError):
+                    await third.receive()
+    assert "AssertionError" not in caplog.text
 
 
 async def leave_rudely(gateway: Gateway, cycle: int) -> None:

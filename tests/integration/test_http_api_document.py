@@ -73,7 +73,7 @@ def test_command_does_what_the_document_says(command: str, shown: str, tmp_path:
     @on_uvloop
     async def run() -> None:
         (tmp_path / "face.jpg").write_bytes(jpeg_header(64, 64))
-        async with running_gateway(FaceEngine(), server={"api_keys": ["KEY"]}) as gateway:
+        async with running_gateway(FaceEngine(), server={"admin_keys": ["KEY"]}) as gateway:
             keyed = command.replace("curl ", "curl -H 'X-API-Key: KEY' ", 1)
             status, body = await run_curl(keyed, gateway.port, tmp_path)
         _, _, expected = command.partition("# ")

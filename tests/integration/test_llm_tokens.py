@@ -181,5 +181,11 @@ def count_same(one: Sequence[int], other: Sequence[int]) -> int:
 def last_logits(model: PagedModel, token_ids: list[int]) -> torch.Tensor:
     """Logits after ``token_ids``, computed in one piece in a cache that nobody else uses."""
     num_blocks = math.ceil(len(token_ids) / model.block_size)
-    group = RowGroup(token_ids=token_ids, start_position=0, blocks=range(num_blocks), num_logits=1)
+    group = RowGroup(
+        token_ids=token_ids,
+        start_position=0,
+        blocks=range(num_blocks),
+        num_logits=1,
+        is_prompt=True,
+    )
     return model.execute([group])[0]

@@ -35,6 +35,7 @@ GATEWAY_LAYERS = (
 ENGINE_LAYERS = (
     ("engine.api",),
     ("engine.composite", "engine.vision"),
+    ("engine.versions",),
     ("engine.batching", "engine.llm", "engine.workers", "engine.onnx", "engine.models"),
     (
         "engine.base",
@@ -52,8 +53,14 @@ PURE = (
     "gateway.stream",
     "gateway.wire",
     "engine.lane",
-    "engine.batching.policy",
+    "engine.batching.arrivals",
+    "engine.batching.buckets",
     "engine.batching.cost",
+    "engine.batching.curve",
+    "engine.batching.fair_share",
+    "engine.batching.flights",
+    "engine.batching.policy",
+    "engine.batching.samples",
     "engine.llm.blocks",
     "engine.llm.gauge_log",
     "engine.llm.scheduler",
@@ -63,12 +70,15 @@ PURE = (
     "engine.llm.step_cost",
     "engine.llm.suspects",
     "engine.workers.extents",
+    "engine.workers.scaling",
+    "engine.workers.stall",
+    "engine.workers.wear",
 )
 IMPURE_MODULES = {"asyncio", "threading", "time", "logging", "socket", "os"}
 # Third-party module -> the only places that may import it.
 FENCED = {
     "onnxruntime": ("engine.onnx", "loadtest"),
-    "onnx": ("engine.models.importers",),
+    "onnx": ("engine.models.importers", "engine.onnx.quantize", "engine.onnx.pixels"),
     "torch": ("engine.llm", "loadtest"),
     "transformers": ("engine.models.importers", "loadtest"),
     "tokenizers": ("engine.llm.text", "engine.models.importers"),

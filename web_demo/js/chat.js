@@ -21,12 +21,14 @@ export class ChatTab {
   #view = new ChatView();
   #connection = new ChatConnection(streamUrl(location), {
     onState: (detail) => this.#onConnection(detail),
+    onNews: (detail) => this.#watch.tellNews(detail),
   });
   #asked = new Map(); // exchange under way -> its question, to be cancelled
   #state = "loading";
   #notice = CHAT_NOTICES.loading;
   #retryAt = 0;
   #isScheduled = false;
+  pace = "steady"; // of the questions to come: steady, or off
 
   /** `watch` tells which models there are; `tabs` shows what this tab is doing. */
   constructor({ tabs, watch }) {
@@ -103,6 +105,20 @@ export class ChatTab {
     }
   }
 
+  // --- for the Delivery tab -----------------------------------------------------------------------
+
+  /** {exchange, network, canAsk}: the newest question of this chat, or null, and how it travels. */
+  get delivery() {
+    const { latest } = this.#chats.active;
+    return { exchange: latest, network: this.#connection.network, canAsk: this.#canAsk };
+  }
+
+  /** Asks the newest question of this chat once more, or `opening` in an empty one. */
+  repeat(opening) {
+    if (this.#chats.active.latest === null) this.#ask(opening);
+    else this.#askAgain();
+  }
+
   // --- questions --------------------------------------------------------------------------------
 
   get #canAsk() {
@@ -117,7 +133,7 @@ export class ChatTab {
     const conversation = this.#chats.active;
     const { model, system, sampling } = this.#view.settings;
     const exchange = conversation.ask(text, model, performance.now());
-    const content = { messages: conversation.messages(system), sampling };
+    const content = { messages: conversation.messages(system), sampling, pace: this.pace };
     this.#move("asked");
     const listener = this.#listenerFor(conversation, exchange);
     const { key } = this.#watch;
@@ -139,8 +155,8 @@ export class ChatTab {
     };
     return {
       onSent: () => exchange.sent(performance.now()),
-      onToken: (text) => {
-        exchange.token(performance.now(), text);
+      onToken: ({ text, pace, timing }) => {
+        exchange.token(performance.now(), text, { pace, timing });
         if (isShown()) this.#say(spoken.push(text, performance.now()));
         this.#schedule();
       },

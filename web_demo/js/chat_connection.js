@@ -8,7 +8,7 @@ import { REFUSALS } from "./chat_state.js";
 
 const CLOSED = { title: "The connection was closed" };
 
-/** One question on its way; `listener` is {onSent(), onToken(text), onEnd(reason, usage), onError(problem)}. */
+/** One question on its way; `listener` is {onSent(), onToken(detail), onEnd(reason, usage), onError(problem)}. */
 class Question {
   #listener;
   #stream = null;
@@ -44,8 +44,9 @@ class Question {
     else this.#stream.cancel(this.#id);
   }
 
-  token(text) {
-    this.#listener.onToken(text);
+  /** `detail` is {text, pace, timing}. */
+  token(detail) {
+    this.#listener.onToken(detail);
   }
 
   end(finishReason, usage) {
@@ -65,15 +66,25 @@ export class ChatConnection {
   #client = new ClawstreamClient();
   #streams = new Map(); // model -> {opening, stream, questions: id -> Question, lastSeq}
   #url;
+  #numBreaks = 0;
 
-  constructor(url, { onState }) {
+  constructor(url, { onState, onNews }) {
     this.#url = url;
-    this.#client.addEventListener("state", ({ detail }) => onState(detail));
+    this.#client.addEventListener("state", ({ detail }) => {
+      if (detail.state === "waiting") this.#numBreaks += 1;
+      onState(detail);
+    });
+    this.#client.addEventListener("news", ({ detail }) => onNews(detail));
   }
 
   /** Round trip of the quickest recent ping in ms, or null. */
   get rttMs() {
     return this.#client.clock?.rttMs ?? null;
+  }
+
+  /** What is known of the way to the gateway: {state, rttMs, numBreaks}. */
+  get network() {
+    return { state: this.#client.state, rttMs: this.rttMs, numBreaks: this.#numBreaks };
   }
 
   /** Asks `model`: `content` is what PromptStream.send takes. Returns {cancel()}. */
@@ -122,7 +133,7 @@ export class ChatConnection {
 
   async #open(model, entry) {
     try {
-      entry.stream = await this.#client.openPrompts({ model });
+      entry.stream = await this.#client.openPrompts({ model, timing: true });
     } catch (error) {
       this.#streams.delete(model);
       throw error;
@@ -139,9 +150,9 @@ export class ChatConnection {
       return question;
     };
     on("opened", () => (entry.lastSeq = null));
-    on("token", ({ id, seq, text }) => {
-      entry.lastSeq = seq;
-      questions.get(id)?.token(text);
+    on("token", (detail) => {
+      entry.lastSeq = detail.seq;
+      questions.get(detail.id)?.token(detail);
     });
     on("end", ({ id, finishReason, usage }) => take(id)?.end(finishReason, usage));
     on("error", ({ id, problem }) => take(id)?.fail(problem));

@@ -9,7 +9,8 @@
  *     const prompts = await client.openPrompts({ model: "smollm2-135m" });
  *
  * Events (CustomEvent, read `detail`): `state` {state, code?, reason?, retryInMs?, problem?} with
- * state connecting | open | waiting | closed; `error` {problem, retryable} about the connection.
+ * state connecting | open | waiting | closed; `error` {problem, retryable} about the connection;
+ * `news` {kind, text, level}: an operator's `message`, or the gateway's `service_level`.
  * Needs only WebSocket, so it runs in a page, in a Worker, or with any class of that shape.
  */
 
@@ -19,6 +20,7 @@ import { PromptStream } from "./prompt_stream.js";
 import {
   decodeBinary,
   mayReconnect,
+  mayResume,
   PieceAssembler,
   ProtocolError,
   SUBPROTOCOL,
@@ -27,6 +29,7 @@ import {
 
 const TICK_MS = 250;
 const WELCOME_LIMIT_MS = 10_000;
+const ATTEMPTS_PER_WINDOW = 8; // at least so many try to resume, if they fail quickly
 const STABLE_MS = 5_000; // a connection that lived this long resets the backoff
 const MAX_BINARY_BYTES = 16 * 1024 * 1024;
 
@@ -64,6 +67,7 @@ export class ClawstreamClient extends EventTarget {
   #problem = null;
   #tick = null;
   #retry = null;
+  #left = null; // {welcome, lostAt} of the session that may be resumed, after a break
   #connected = null; // {resolve, reject} of connect()
 
   constructor({ webSocket = globalThis.WebSocket, now = epochMs, random = Math.random } = {}) {
@@ -154,8 +158,7 @@ export class ClawstreamClient extends EventTarget {
     const socket = new this.#WebSocket(this.#url, [SUBPROTOCOL]);
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
-    const hello = this.#token === null ? { type: "hello" } : { type: "hello", token: this.#token };
-    socket.onopen = () => this.#send(hello);
+    socket.onopen = () => this.#send(this.#hello());
     socket.onmessage = (event) => this.#receive(event.data);
     socket.onclose = ({ code, reason }) => this.#lost({ code, reason });
     this.#tick = setInterval(() => this.#onTick(dialedAt), TICK_MS);
@@ -180,7 +183,8 @@ export class ClawstreamClient extends EventTarget {
 
   /** Gives the socket up without waiting: a dead peer would answer no close frame. */
   #abandon(code, reason) {
-    this.#socket.close(code === CODE_BROKEN ? CODE_NORMAL : code);
+    // Never 1000, which would tell the server that nobody comes back.
+    this.#socket.close(code === CODE_BROKEN ? CODE_NO_PONG : code);
     this.#lost({ code, reason });
   }
 
@@ -191,13 +195,46 @@ export class ClawstreamClient extends EventTarget {
       this.#finish({ code, reason });
       return;
     }
-    for (const stream of this.#streams) stream.disconnected();
-    const retryInMs = this.#backoff.nextDelayMs();
+    this.#leave(code);
+    let retryInMs = this.#backoff.nextDelayMs();
+    if (this.#left !== null) {
+      // Time is short, and several attempts should fit into it.
+      const windowMs = 1_000 * this.#left.welcome.resume_window_s;
+      retryInMs = Math.min(retryInMs, Math.round(windowMs / ATTEMPTS_PER_WINDOW));
+    }
     this.#setState("waiting", { code, reason, retryInMs, problem: this.#problem });
     this.#retry = setTimeout(() => this.#dial(), retryInMs);
   }
 
+  /** What a broken connection leaves: streams that wait to be recovered, and the others. */
+  #leave(code) {
+    const now = this.now();
+    if (this.#openedAt !== null) {
+      const hasWindow = this.#welcome.resume_window_s > 0;
+      this.#left = hasWindow && mayResume(code) ? { welcome: this.#welcome, lostAt: now } : null;
+    } else if (this.#left !== null) {
+      const { welcome, lostAt } = this.#left;
+      if (now - lostAt > 1_000 * welcome.resume_window_s) this.#left = null; // nobody waits so long
+    }
+    for (const stream of this.#streams) {
+      if (this.#left !== null && stream.lastSeq !== null && stream.id !== null) stream.suspend();
+      else stream.disconnected();
+    }
+  }
+
+  #hello() {
+    const token = this.#token === null ? {} : { token: this.#token };
+    if (this.#left === null) return { type: "hello", ...token };
+    const { session, resume_token: resumeToken } = this.#left.welcome;
+    // Also without a stream: what the server keeps of the others is then given up at once.
+    const streams = [...this.#streams]
+      .filter(({ id }) => id !== null)
+      .map(({ id, lastSeq }) => ({ stream: id, last_seq: lastSeq }));
+    return { type: "hello", ...token, resume: { session, token: resumeToken, streams } };
+  }
+
   #finish({ code, reason }) {
+    this.#left = null;
     this.#release();
     clearTimeout(this.#retry);
     const detail = { code, reason, problem: this.#problem };
@@ -236,10 +273,13 @@ export class ClawstreamClient extends EventTarget {
         this.#onWelcome(message);
         break;
       case "ping":
-        this.#send({ type: "pong", t: message.t });
+        this.#send({ type: "pong", t: message.t, now_us: Math.round(this.now() * 1000) });
         break;
       case "pong":
         this.#liveness.ponged(message.t, message.now_us, this.now());
+        break;
+      case "server_event":
+        this.#tellNews(message);
         break;
       case "goaway":
         // What is under way is still answered; the close that follows makes us come back.
@@ -267,10 +307,28 @@ export class ClawstreamClient extends EventTarget {
   #onWelcome(welcome) {
     this.#welcome = welcome;
     this.#openedAt = this.now();
+    const goingOn = recovered(this.#left, welcome);
+    this.#left = null;
     this.#setState("open", { session: welcome.session });
-    for (const stream of this.#streams) stream.begin(this.#nextStream++);
+    this.#tellNews({ kind: "service_level", level: welcome.service_level ?? "normal" });
+    for (const stream of [...this.#streams]) {
+      const entry = goingOn.get(stream.id);
+      if (entry !== undefined) {
+        goingOn.delete(stream.id);
+        stream.resume(entry.received_seq + 1);
+        continue;
+      }
+      if (stream.id !== null) stream.disconnected();
+      if (stream.state === "waiting") stream.begin(this.#nextStream++);
+    }
+    // Given up at the very last moment.
+    for (const id of goingOn.keys()) this.#send({ type: "close", stream: id });
     this.#connected?.resolve(welcome);
     this.#connected = null;
+  }
+
+  #tellNews({ kind, text = "", level = null }) {
+    this.#emit("news", { kind, text, level });
   }
 
   #streamOf(id) {
@@ -311,6 +369,13 @@ export class ClawstreamClient extends EventTarget {
   #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
+}
+
+/** The streams of the session that was left which go on in the new one, by their id. */
+function recovered(left, welcome) {
+  if (left?.welcome.session !== welcome.session) return new Map();
+  const entries = (welcome.resumed ?? []).filter((entry) => entry.recovered);
+  return new Map(entries.map((entry) => [entry.stream, entry]));
 }
 
 /** The address of the stream endpoint on the page's own server. */

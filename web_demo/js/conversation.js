@@ -5,6 +5,7 @@
  * is sent to the model is cut at the front until it fits into one control message.
  */
 
+import { AnswerDelivery } from "./answer_delivery.js";
 import { AnswerStatistics } from "./answer_statistics.js";
 
 export const MAX_CHATS = 20;
@@ -30,6 +31,7 @@ export class Exchange {
   finishReason = "";
   problem = ""; // in words, when it failed
   isStopping = false; // the user has asked for it, the end has not come
+  delivery = new AnswerDelivery(); // null once another question was asked: it is large
 
   constructor({ question, model, now }) {
     this.question = question;
@@ -46,11 +48,13 @@ export class Exchange {
     this.statistics.sent(now);
   }
 
-  token(now, text) {
+  /** `told` is what came with the text: {pace, timing}. */
+  token(now, text, told = {}) {
     if (this.isOver) return;
     this.state = AnswerState.STREAMING;
     this.text += text;
     this.statistics.token(now);
+    this.delivery.token(now, told);
   }
 
   end(now, finishReason, usage) {
@@ -103,6 +107,7 @@ export class Conversation {
   /** A new question, to be answered. */
   ask(question, model, now) {
     if (this.isAnswering || this.isFull) throw new Error("this chat takes no question now");
+    if (this.latest !== null) this.latest.delivery = null;
     const exchange = new Exchange({ question, model, now });
     this.exchanges.push(exchange);
     return exchange;

@@ -5,9 +5,11 @@
  * Every frame that was sent is settled exactly once: sent = results + dropped + errors + cancelled
  * + in flight, also across a reconnect, which settles what was under way as `disconnected`.
  *
- * Events (CustomEvent, read `detail`): `opened`, `credit`, `result`, `drop`, `error`, `closed`.
+ * Events (CustomEvent, read `detail`): `opened`, `credit`, `hint`, `result`, `drop`, `error`,
+ * `closed`. A `hint` {maxFps, maxWidth, quality} is for whoever captures and encodes the pictures.
  */
 
+import { NO_HINT, readHint } from "./hints.js";
 import { MAX_SEQ, MessageType, ProtocolError, splitBinary } from "./protocol.js";
 import { ServedStream } from "./stream.js";
 
@@ -27,8 +29,8 @@ export class FrameStream extends ServedStream {
   #attachments = [];
 
   /** `link` is the socket's side, see ServedStream. */
-  constructor(link, { model, policy, deadlineMs, annotate, maxFps }) {
-    const options = { policy, deadline_ms: deadlineMs, annotate, max_fps: maxFps };
+  constructor(link, { model, policy, deadlineMs, annotate, maxFps, pace }) {
+    const options = { policy, deadline_ms: deadlineMs, annotate, max_fps: maxFps, pace };
     super(link, { kind: "frames", model, options });
     this.#link = link;
   }
@@ -113,6 +115,7 @@ export class FrameStream extends ServedStream {
     this.#sentHere = { frames: 0, bytes: 0 };
     this.#credit = { maxFrames: 0, maxBytes: 0 };
     this.#attachments = [];
+    this._emit("hint", NO_HINT); // nobody has asked for anything yet
   }
 
   _settleAll() {
@@ -128,6 +131,9 @@ export class FrameStream extends ServedStream {
         break;
       case "credit":
         this.#grant(message);
+        break;
+      case "hint":
+        this._emit("hint", readHint(message));
         break;
       case "result":
         this.#onResult(message);

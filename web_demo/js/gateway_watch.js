@@ -3,7 +3,8 @@
  * key, in memory only.
  *
  * Events (CustomEvent, read `detail`): `models` {models, reason} with reason null when the gateway
- * is ready; `unauthorized` {wasGiven}; `unreachable`; `key` when the user has given one.
+ * is ready; `unauthorized` {wasGiven}; `unreachable`; `key` when the user has given one; `news` {kind,
+ * text, level}, which the tabs' connections bring.
  */
 
 import { fetchModels, fetchReadiness, Unauthorized } from "./server.js";
@@ -31,6 +32,11 @@ export class GatewayWatch extends EventTarget {
     this.#key = key;
     this.#emit("key");
     this.ask();
+  }
+
+  /** A connection has heard something for everybody. */
+  tellNews(news) {
+    this.#emit("news", news);
   }
 
   async #askOnce() {

@@ -44,7 +44,7 @@ export class Plot {
 
   draw() {
     if (this.#canvas.clientWidth === 0) return; // in a tab that is not shown
-    const context = this.#prepare();
+    const context = fitCanvas(this.#canvas);
     const { clientWidth: width, clientHeight: height } = this.#canvas;
     const max = Math.max(this.#minimumMax, ...this.#series.flat().filter((v) => v !== null)) * 1.1;
     const style = getComputedStyle(this.#canvas);
@@ -59,16 +59,16 @@ export class Plot {
       draw(context, this.#series[index], place, height, colours[index], width / this.#points);
     }
   }
+}
 
-  #prepare() {
-    const { clientWidth, clientHeight } = this.#canvas;
-    const ratio = globalThis.devicePixelRatio || 1;
-    this.#canvas.width = Math.round(clientWidth * ratio);
-    this.#canvas.height = Math.round(clientHeight * ratio);
-    const context = this.#canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    return context;
-  }
+/** An empty context for the canvas as it is laid out, in CSS pixels. */
+export function fitCanvas(canvas) {
+  const ratio = globalThis.devicePixelRatio || 1;
+  canvas.width = Math.round(canvas.clientWidth * ratio);
+  canvas.height = Math.round(canvas.clientHeight * ratio);
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
 }
 
 function drawLine(context, points, place, height, colour) {
@@ -99,7 +99,7 @@ function drawBars(context, points, place, height, colour, slot) {
 }
 
 /** Runs of neighbouring values without a gap. */
-function unbroken(points) {
+export function unbroken(points) {
   const runs = [];
   let run = null;
   points.forEach((value, index) => {

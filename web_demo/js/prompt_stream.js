@@ -5,12 +5,13 @@
  *     stream.addEventListener("token", ({ detail }) => show(detail.id, detail.text));
  *     const id = stream.send({ messages: [{ role: "user", content: "Hello" }] });
  *
- * Prompts run in parallel, at most `limits.max_prompts` at once. A break settles what was under way
- * as an error of type DISCONNECTED; nothing is asked a second time.
+ * Prompts run in parallel, at most `limits.max_prompts` at once. After a break the answers go on
+ * where they were, without a hole or a repeat; what cannot be recovered is settled as an error of
+ * type DISCONNECTED. Nothing is asked a second time.
  *
- * Events (CustomEvent, read `detail`): `opened`, `token` {id, seq, text}, `end` {id, seq,
- * finishReason, usage}, `error` {id, seq, problem, retryable} with id null when it is about the
- * stream, `closed`.
+ * Events (CustomEvent, read `detail`): `opened`, `token` {id, seq, text, pace, timing} with null for
+ * what was not told, `end` {id, seq, finishReason, usage}, `error` {id, seq, problem, retryable} with
+ * id null when it is about the stream, `closed`.
  */
 
 import { MAX_TEXT_BYTES, ProtocolError } from "./protocol.js";
@@ -20,13 +21,18 @@ export const DISCONNECTED = "urn:clawstream:problem:disconnected";
 
 export class PromptStream extends ServedStream {
   #link;
-  #inFlight = new Set(); // ids
+  #inFlight = new Map(); // id -> {message, number, isCancelled}, to be sent again if need be
+  #numSent = 0; // under the present id
+  #lastSeq = -1;
   #nextId = 1;
   #totals = { sent: 0, ended: 0, errors: 0 };
 
-  /** `link` is the socket's side, see ServedStream. */
-  constructor(link, { model, priority, weight }) {
-    super(link, { kind: "tokens", model, options: { priority, weight } });
+  /**
+   * `link` is the socket's side, see ServedStream. With `timing` the tokens say where their time
+   * went: {engineUs, heldUs, reserve}, else null.
+   */
+  constructor(link, { model, priority, weight, timing }) {
+    super(link, { kind: "tokens", model, options: { priority, weight, timing } });
     this.#link = link;
   }
 
@@ -64,14 +70,22 @@ export class PromptStream extends ServedStream {
     }
     this._send(message);
     this.#nextId += 1;
+    this.#numSent += 1;
     this.#totals.sent += 1;
-    this.#inFlight.add(id);
+    this.#inFlight.set(id, { message, number: this.#numSent, isCancelled: false });
     return id;
   }
 
   /** Stops one answer; what came is kept, and its end (or error) still follows. */
   cancel(id) {
-    if (this.#inFlight.has(id) && this.#link.isOpen) this._send({ type: "cancel", id });
+    const prompt = this.#inFlight.get(id);
+    if (prompt === undefined) return;
+    prompt.isCancelled = true;
+    if (this.#link.isOpen) this._send({ type: "cancel", id });
+  }
+
+  get lastSeq() {
+    return this.#lastSeq;
   }
 
   /** Called by the client: prompts are answered without binary messages. */
@@ -81,8 +95,20 @@ export class PromptStream extends ServedStream {
 
   // --- inside -----------------------------------------------------------------------------------
 
+  _restart() {
+    this.#numSent = 0;
+    this.#lastSeq = -1;
+  }
+
+  _resend(numReceived) {
+    for (const [id, { message, number, isCancelled }] of this.#inFlight) {
+      if (number > numReceived) this._send(message);
+      if (isCancelled) this._send({ type: "cancel", id });
+    }
+  }
+
   _settleAll() {
-    const ids = [...this.#inFlight];
+    const ids = [...this.#inFlight.keys()];
     this.#inFlight.clear();
     this.#totals.errors += ids.length;
     const problem = { type: DISCONNECTED, title: "The connection was lost" };
@@ -90,8 +116,13 @@ export class PromptStream extends ServedStream {
   }
 
   _receive(message) {
-    // Late news of a settled prompt is not told, but it is acknowledged like all others.
-    if (Number.isSafeInteger(message.seq)) this._acknowledge(message.seq);
+    if (Number.isSafeInteger(message.seq)) {
+      if (message.seq <= this.#lastSeq) return; // it has come before
+      if (message.seq > this.#lastSeq + 1) throw new ProtocolError(`event ${message.seq} too early`);
+      this.#lastSeq = message.seq;
+      // Late news of a settled prompt is not told, but it is acknowledged like all others.
+      this._acknowledge(message.seq);
+    }
     switch (message.type) {
       case "token":
         this.#onToken(message);
@@ -106,8 +137,9 @@ export class PromptStream extends ServedStream {
     }
   }
 
-  #onToken({ id, seq, text }) {
-    if (this.#inFlight.has(id)) this._emit("token", { id, seq, text });
+  #onToken({ id, seq, text, pace = null, timing }) {
+    if (!this.#inFlight.has(id)) return;
+    this._emit("token", { id, seq, text, pace, timing: readTiming(timing) });
   }
 
   #onEnd({ id, seq, finish_reason: finishReason, usage }) {
@@ -123,6 +155,12 @@ export class PromptStream extends ServedStream {
     }
     this._emit("error", { id: id ?? null, seq: seq ?? null, problem, retryable });
   }
+}
+
+function readTiming(timing) {
+  if (timing === undefined) return null;
+  const { engine_us: engineUs, held_us: heldUs, reserve } = timing;
+  return { engineUs, heldUs, reserve };
 }
 
 /** Bytes of a control message on the wire. */

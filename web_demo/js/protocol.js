@@ -40,6 +40,11 @@ export function mayReconnect(code) {
   return RETRYABLE_STANDARD.has(code) || (code >= 4000 && code <= 4499);
 }
 
+/** Whether the server still has what was under way when the connection ended with this code. */
+export function mayResume(code) {
+  return code === 1006 || (code >= 4000 && code <= 4499);
+}
+
 /**
  * One binary message. `header` is {type, stream, seq, tUs, flags?}; `meta` is an object or null;
  * `payload` is a Uint8Array. The meta is padded with spaces so that the payload starts at a

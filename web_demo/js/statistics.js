@@ -83,6 +83,11 @@ export class RunStatistics {
     if (reason === "encoder") this.#skippedHere.add(now, count);
   }
 
+  /** Frames that were given up, by reason. */
+  get losses() {
+    return new Map(this.#losses);
+  }
+
   result(now, latencyMs, timing) {
     this.#results.add(now);
     this.#latencies.add(now, latencyMs);
@@ -105,7 +110,7 @@ export class RunStatistics {
       skippedShare: share,
       isOverloaded: this.#isOverloaded,
       isSlowDevice: this.#isOverloaded && this.#skippedHere.sum(now) > skipped / 2,
-      losses: new Map(this.#losses),
+      losses: this.losses,
       phases: new Map(this.#phases),
     };
   }

@@ -1,8 +1,9 @@
 /**
  * What every stream has in common: opening and reopening, acknowledging, ending.
  *
- * A stream outlives its connection: after a break it is opened again under a new id, as if nothing
- * had been sent yet. What was under way is settled by the subclass, exactly once.
+ * A stream outlives its connection. After a break one that can be recovered waits, and goes on under
+ * its id if the server still has what it missed. Any other is opened again under a new id, as if
+ * nothing had been sent yet: what was under way is settled by the subclass, exactly once.
  *
  * Events (CustomEvent, read `detail`): `opened`, `error` {problem, retryable, …}, `closed`.
  */
@@ -19,6 +20,7 @@ export class ServedStream extends EventTarget {
   #unacked = 0;
   #ackSeq = null;
   #renderedSeq = null;
+  #isStopped = false; // it is not only ending: nothing of it is wanted any more
 
   /**
    * `link` is the socket's side: {isOpen, isDraining, bufferedBytes, limits, now, send}. Options
@@ -56,6 +58,7 @@ export class ServedStream extends EventTarget {
     if (this.#link.isOpen && this.#id !== null) {
       this._send({ type: "close" });
       this.#state = "ending";
+      this.#isStopped = true;
     } else {
       this.fail({ reason: "closed before it was open" });
     }
@@ -76,6 +79,26 @@ export class ServedStream extends EventTarget {
     this.#ackSeq = this.#renderedSeq = null;
     this._restart();
     this._send(this.#request);
+  }
+
+  /** Where the server should go on after a break: the newest event's seq, or null for nowhere. */
+  get lastSeq() {
+    return null;
+  }
+
+  /** The connection broke, and the stream may be recovered on the next one. */
+  suspend() {
+    this.#unacked = 0;
+  }
+
+  /** The stream goes on, on another connection; the server has received `numReceived` prompts. */
+  resume(numReceived) {
+    if (this.#state === "opening") {
+      this.#state = "open";
+      this._emit("opened", { stream: this.#id });
+    }
+    this._resend(numReceived);
+    if (this.#state === "ending") this._send({ type: this.#isStopped ? "close" : "end" });
   }
 
   /** The connection broke: what was under way will not be answered any more. */
@@ -107,6 +130,7 @@ export class ServedStream extends EventTarget {
         else this._receive(message);
         break;
       case "closed":
+        this.flushAck(); // or the server would keep the last events for a while
         this.fail(message);
         break;
       default:
@@ -127,6 +151,9 @@ export class ServedStream extends EventTarget {
 
   /** Hook: nothing has been sent yet under the new id. */
   _restart() {}
+
+  /** Hook: send again what has not arrived. */
+  _resend(_numReceived) {}
 
   /** Hook: settle what is under way as disconnected. */
   _settleAll() {}

@@ -1,6 +1,7 @@
-/** The two tabs: one panel is shown, and the chip in the corner tells that one's state. */
+/** The tabs: one panel is shown, and the chip in the corner tells that one's state. */
 
-const NAMES = ["video", "chat"];
+const NAMES = ["video", "chat", "delivery"];
+const SKIPS_TO = { video: "#controls", chat: "#composer", delivery: "#pacing" };
 const byId = (id) => document.getElementById(id);
 
 export class Tabs {
@@ -38,7 +39,7 @@ export class Tabs {
     for (const line of document.querySelectorAll(".foot [data-for]")) {
       line.hidden = line.dataset.for !== name;
     }
-    byId("skip").href = name === "chat" ? "#composer" : "#controls";
+    byId("skip").href = SKIPS_TO[name];
     this.#showChip();
   }
 

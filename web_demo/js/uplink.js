@@ -5,8 +5,8 @@
  *
  * Page -> uplink: start {run, url, token, options, picture}, frame {bitmap, tCapture},
  *   rendered {seq}, stop.
- * Uplink -> page, each with `run` and `hasCredit`: state, opened, credit, sent {seq, bitmap, bytes},
- *   skipped {reason}, result {…, annotated}, drop {reason, seqs}, problem {…}, refused {message},
+ * Uplink -> page, each with `run` and `hasCredit`: state, opened, credit, hint {hint}, sent {seq, bitmap, bytes},
+ *   skipped {reason}, news {kind, text, level}, result {…, annotated}, drop {reason, seqs}, problem {…}, refused {message},
  *   receipts {…}.
  *
  * Every `frame` is answered by exactly one `sent`, which gives the bitmap back, or `skipped`,
@@ -14,6 +14,7 @@
  */
 
 import { ClawstreamClient } from "./client.js";
+import { NO_HINT, pictureWithin, RateLimit } from "./hints.js";
 
 const RECEIPTS_INTERVAL_MS = 500;
 
@@ -24,6 +25,8 @@ class Uplink {
   #encoder = new JpegEncoder();
   #picture;
   #stream = null;
+  #hint = NO_HINT; // what the gateway asks for
+  #rate = new RateLimit(null);
   #isEncoding = false;
   #isStopped = false;
   #receiptsTimer;
@@ -42,6 +45,7 @@ class Uplink {
     const client = this.#client;
     client.addEventListener("state", ({ detail }) => this.#post({ ...detail, type: "state" }));
     client.addEventListener("error", ({ detail }) => this.#post({ ...detail, type: "problem" }));
+    client.addEventListener("news", ({ detail }) => this.#post({ ...detail, type: "news" }));
     const connecting = client.connect(url, { token });
     connecting.catch(() => {}); // the state event tells it
     try {
@@ -63,14 +67,14 @@ class Uplink {
   }
 
   async sendFrame({ bitmap, tCapture }) {
-    const reason = this.#refusal();
+    const reason = this.#refusal() ?? (this.#rate.passes(tCapture) ? null : "asked");
     if (reason !== null) {
       this.#skip(bitmap, reason);
       return;
     }
     this.#isEncoding = true;
     try {
-      const { maxWidth, quality } = this.#picture;
+      const { maxWidth, quality } = pictureWithin(this.#picture, this.#hint);
       const jpeg = await this.#encoder.encode(bitmap, maxWidth, quality);
       this.#deliver(bitmap, jpeg, tCapture);
     } catch (error) {
@@ -105,12 +109,19 @@ class Uplink {
     const on = (name, act) => stream.addEventListener(name, ({ detail }) => act(detail));
     on("opened", () => this.#post({ type: "opened" }));
     on("credit", () => this.#post({ type: "credit" }));
+    on("hint", (hint) => this.#obey(hint));
     on("drop", (detail) => this.#post({ ...detail, type: "drop" }));
     on("error", (detail) => this.#post({ ...detail, type: "problem" }));
     on("result", (detail) => this.#onResult(detail));
     on("closed", ({ problem }) => this.#refused(problem?.detail || problem?.title));
     this.#receiptsTimer = setInterval(() => this.#postReceipts(), RECEIPTS_INTERVAL_MS);
     this.#post({ type: "opened" }); // openStream resolves after that event
+  }
+
+  #obey(hint) {
+    this.#hint = hint;
+    this.#rate = new RateLimit(hint.maxFps);
+    this.#post({ type: "hint", hint });
   }
 
   /** The stream is over although nobody asked; a closed connection tells its own story. */

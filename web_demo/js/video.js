@@ -1,6 +1,7 @@
 /** The Video tab: joins source, uplink, stage and numbers; page_state.js says what may follow what. */
 
 import { streamUrl } from "./client.js";
+import { FrameDelivery } from "./frame_delivery.js";
 import { closeSource, FramePump, FrameRing, openCamera, openClip } from "./capture.js";
 import { describe, Stage } from "./overlay.js";
 import { isChatModel } from "./gateway_watch.js";
@@ -31,6 +32,8 @@ export class VideoTab {
   #ring = new FrameRing();
   #pump = new FramePump(this.#view.video, (tCapture) => this.#onFrame(tCapture));
   #statistics = new RunStatistics();
+  #delivery = new FrameDelivery();
+  #rttMs = null;
   #state = "loading";
   #run = 0; // number of the current run; messages of earlier ones are ignored
   #ending = new AbortController(); // of the current run
@@ -125,6 +128,7 @@ export class VideoTab {
     const run = (this.#run += 1);
     this.#settings = this.#view.settings;
     this.#statistics = new RunStatistics();
+    this.#delivery = new FrameDelivery();
     this.#isBusy = this.#hasCredit = false;
     this.#ending = new AbortController();
     this.#view.clearPlots();
@@ -228,10 +232,17 @@ export class VideoTab {
         for (const seq of message.seqs) this.#ring.discard(seq);
         this.#statistics.lost(now, message.reason, message.seqs.length);
         break;
+      case "hint":
+        this.#delivery.hint(message.hint);
+        break;
       case "problem":
         this.#onProblem(message, now);
         break;
+      case "news":
+        this.#watch.tellNews(message);
+        break;
       case "receipts":
+        this.#rttMs = message.rttMs;
         this.#view.showReceipts(message);
         break;
       default: // credit: its news was hasCredit
@@ -263,6 +274,7 @@ export class VideoTab {
 
   #onResult({ seq, data, latencyMs, timing, annotated }, now) {
     this.#statistics.result(now, latencyMs, timing);
+    this.#delivery.result(now, latencyMs, timing);
     const own = this.#ring.take(seq);
     // With blurring on, a frame without its blurred picture is not shown at all.
     const isBlurred = this.#settings.options.annotate === "blur";
@@ -273,9 +285,25 @@ export class VideoTab {
   }
 
   #onDrawn(seq, data) {
+    this.#delivery.shown(performance.now());
     this.#view.showPicture("results");
     this.#view.describePicture(describe(data), `frame ${seq}, sent as ${data.width} × ${data.height}`);
     this.#uplink.send({ type: "rendered", seq });
+  }
+
+  // --- for the Delivery tab -----------------------------------------------------------------------
+
+  /** What FrameDelivery says of the run, and {state, isLive, losses, rttMs, isPlayout}. */
+  get delivery() {
+    const now = performance.now();
+    return {
+      ...this.#delivery.snapshot(now),
+      state: this.#state,
+      isLive: ACTIVE.has(this.#state),
+      losses: this.#statistics.losses,
+      rttMs: this.#rttMs,
+      isPlayout: this.#settings?.options.pace === "playout",
+    };
   }
 
   // --- clock and keys ---------------------------------------------------------------------------

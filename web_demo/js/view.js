@@ -9,6 +9,7 @@ const REASONS = {
   no_credit: "gateway busy",
   encoder: "this device busy",
   network: "network busy",
+  asked: "gateway asked for fewer",
   superseded: "newer frame came",
   deadline: "past the deadline",
   late: "too late to show",
@@ -37,7 +38,7 @@ export class View {
 
   /** What the user chose. */
   get settings() {
-    const { source, model, policy, deadline, width, blur } = this.controls.elements;
+    const { source, model, policy, deadline, width, blur, pace } = this.controls.elements;
     const isLossless = policy.value === "lossless";
     return {
       source: source.value,
@@ -47,6 +48,8 @@ export class View {
         // A deadline drops frames, which lossless promises not to do.
         deadlineMs: isLossless ? undefined : Number(deadline.value),
         annotate: blur.checked ? "blur" : undefined,
+        // Playout drops what comes too late, which lossless promises not to do either.
+        pace: isLossless ? undefined : pace.value,
       },
       width: Number(width.value),
     };
@@ -108,8 +111,8 @@ export class View {
   }
 
   showDeadline() {
-    const { deadline, policy } = this.controls.elements;
-    deadline.disabled = policy.value === "lossless";
+    const { deadline, pace, policy } = this.controls.elements;
+    deadline.disabled = pace.disabled = policy.value === "lossless";
     byId("deadline-value").value = deadline.disabled ? "none" : `${deadline.value} ms`;
   }
 
@@ -121,7 +124,7 @@ export class View {
     this.#plots.fps.push(resultsPerSecond);
     this.#plots.latency.push(p50, p95);
     this.#plots.skipped.push(skippedShare);
-    showReasons(losses);
+    showReasons(byId("reasons"), losses);
     showPhases(phases);
   }
 
@@ -149,14 +152,15 @@ function modelOption({ id, kind, ready }) {
   return option;
 }
 
-function showReasons(losses) {
+/** Fills a list with what was given up, and why. */
+export function showReasons(list, losses) {
   const items = [...losses].map(([reason, count]) => {
     const item = document.createElement("li");
     item.dataset.reason = reason;
     item.textContent = `${REASONS[reason] ?? reason}: ${count}`;
     return item;
   });
-  byId("reasons").replaceChildren(...items);
+  list.replaceChildren(...items);
 }
 
 function showPhases(phases) {

@@ -19,7 +19,7 @@ from engine.llm.sequence import Sequence, SequenceState
 
 _NUM_RANKS = 3
 # An aged request takes the next free place from here on, so that it starts within the bound.
-_AGED_AFTER = 2 / 3
+_AGED_AFTER = 1 / 2
 # Others that are served between two turns: a flood of aged work cannot turn the classes over.
 _OTHERS_PER_TURN = 3
 _LEAST_WORK = 32  # tokens; below, the work makes no difference
@@ -47,13 +47,14 @@ class PrefillOrder:
     def turn_of(self, ordered: list[Sequence], now: float) -> Sequence | None:
         """Who of ``ordered`` goes first all the same, because of its age.
 
-        A lower class that waits to start, or else a prompt that has started and is overtaken:
-        where even equals ask for more than there is, it would make no progress otherwise.
+        A lower class that waits to start, then one that was preempted, or else a prompt that has
+        started and is overtaken: where even equals ask for more than there is, it would make no
+        progress otherwise.
         """
         if self._num_since_turn < _OTHERS_PER_TURN:
             return None
         aged = [s for s in ordered if self._is_aged(s, now) and self._is_behind(s, ordered[0])]
-        return min(aged, key=lambda s: (_has_started(s), s.arrived_at), default=None)
+        return min(aged, key=_turn_key, default=None)
 
     def note_served(self, *, in_turn: bool) -> None:
         """Somebody computed a part of its prompt; ``in_turn`` if it owes that to ``turn_of``."""
@@ -74,6 +75,11 @@ class PrefillOrder:
 
     def _is_behind(self, sequence: Sequence, first: Sequence) -> bool:
         return sequence.rank > first.rank or (_has_started(sequence) and sequence is not first)
+
+
+def _turn_key(sequence: Sequence) -> tuple[bool, bool, float]:
+    """The bound is on the first start: whoever gave way since would else start again before it."""
+    return _has_started(sequence), sequence.admitted_at is not None, sequence.arrived_at
 
 
 def _has_started(sequence: Sequence) -> bool:

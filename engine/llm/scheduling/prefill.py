@@ -90,6 +90,15 @@ class PrefillPlanner:
         chunk = self._cost.affordable_chunk(
             builder.shape, start=start, limit=limit, budget_ms=budget_ms
         )
-        if not builder.prefills:
-            chunk = max(chunk, min(self._config.min_chunk_tokens, limit))
-        return chunk
+        least = 0 if builder.prefills else min(self._config.min_chunk_tokens, limit)
+        chunk = max(chunk, least)
+        return chunk if chunk == limit else self._whole_blocks(start, chunk, least)
+
+    def _whole_blocks(self, start: int, chunk: int, least: int) -> int:
+        """A chunk that is not the last ends with a block, if ``least`` tokens still go along.
+
+        The model attends in windows of whole blocks: a small chunk that reaches into a second one
+        takes up to twice as long.
+        """
+        end = (start + chunk) // self._pool.block_size * self._pool.block_size
+        return end - start if end - start >= max(1, least) else chunk

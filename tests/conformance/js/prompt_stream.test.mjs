@@ -69,10 +69,10 @@ test("the golden token and end messages are understood", async () => {
   const tokens = collect(stream, "token");
   const ends = collect(stream, "end");
   stream.send(HELLO);
-  socket.receive({ ...golden("token"), stream: 1 });
-  socket.receive({ ...golden("end of a prompt"), stream: 1 });
+  socket.receive({ ...golden("token"), stream: 1, seq: 0 });
+  socket.receive({ ...golden("end of a prompt"), stream: 1, seq: 1 });
   assert.equal(tokens[0].text, 'Hel"lo\n');
-  assert.deepEqual(ends[0], { id: "p1", seq: 9, finishReason: "length", usage: { completion_tokens: 9 } });
+  assert.deepEqual(ends[0], { id: "p1", seq: 1, finishReason: "length", usage: { completion_tokens: 9 } });
 });
 
 test("an error replaces the end of its prompt", async () => {

@@ -149,6 +149,9 @@ def test_models_may_be_a_list_of_names() -> None:
             {"server": {"tls_cert": "a.pem"}},
             "server.tls_key: must be set too: TLS needs a certificate and its key",
         ),
+        ({"pacing": {"sse": "slow"}}, "pacing.sse: must be 'steady' or 'off'"),
+        ({"pacing": {"max_rate": 10}}, "pacing.max_rate: must be at least min_rate (20), got 10"),
+        ({"pacing": {"min_rate": 1}}, "pacing.lag_cap_ms: must hold more than one gap of min_rate"),
         ({"pacing": {"fill_rate": float("nan")}}, "pacing.fill_rate: Input should be a finite"),
         (
             {"limits": {"max_connections": True}},

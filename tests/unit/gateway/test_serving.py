@@ -72,6 +72,14 @@ def test_frame_that_the_gateway_takes_must_fit_the_model(tmp_path: Path) -> None
     build_serving(parse_config(tables), Store(tmp_path))
 
 
+def test_content_filter_that_an_upstream_model_would_not_have_is_refused(tmp_path: Path) -> None:
+    tables = {"models": {"words": {}, "big": UPSTREAM}, "inference": {"content_filter": ["bad"]}}
+    with pytest.raises(ConfigError, match=r"^inference\.content_filter: .*upstream model 'big'"):
+        build_serving(parse_config(tables), Store(tmp_path))
+    (error,) = check(parse_config(tables), Store(tmp_path)).errors
+    assert str(error).startswith("inference.content_filter: ")
+
+
 def test_a_sound_configuration_has_no_findings(tmp_path: Path) -> None:
     findings = check(parse_config({"models": {"faces": {}, "words": {}}}), Store(tmp_path))
     assert (findings.errors, findings.warnings) == ((), ())

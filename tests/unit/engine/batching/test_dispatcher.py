@@ -202,6 +202,22 @@ async def test_waiting_for_a_worker_does_not_count_as_running() -> None:
     assert all(isinstance(outcome, Result) for outcome in bench.outcomes().values())
 
 
+@pytest.mark.parametrize("how", ["cancel", "expire"])
+@virtual_time
+async def test_a_worker_is_told_what_nobody_waits_for_any_more(how: str) -> None:
+    bench = ModelBench()
+    lane = bench.lane()
+    wanted, given_up = bench.offer(lane), bench.offer(lane, budget_s=0.1)
+    await settle()
+    if how == "cancel":
+        lane.cancel(given_up)
+    await run_until(0.2)
+    assert list(bench.executor.withdrawn) == [bench.executor.busy[0].works[1].key]
+    bench.executor.finish()
+    assert isinstance(bench.outcomes()[wanted], Result)
+    assert len(bench.executor.withdrawn) == 1
+
+
 @virtual_time
 async def test_an_answer_that_comes_twice_is_told_once() -> None:
     bench = ModelBench()

@@ -150,6 +150,35 @@ def test_low_priority_starts_within_its_bound_under_overload() -> None:
     assert started_after_s(standard) <= 2.0
 
 
+def test_first_starts_go_before_those_that_gave_way() -> None:
+    """Under overload urgent work takes the places of lower classes again and again."""
+    config = SchedulerConfig(max_batch_size=4, max_wait_ms=3000.0)
+    sim = Simulator(config)
+    every_s = service_s(config) / 1.1
+    saturate(sim, until=2.0, every_s=every_s)
+    background = []
+    for number in range(20):
+        background.append(sim.submit(32, 32, rank=2))
+        saturate(sim, until=2.5 + number / 2, every_s=every_s)
+    saturate(sim, until=sim.now + 4.0, every_s=every_s)
+    assert sim.scheduler.statistics().preemptions > 0
+    assert max(map(started_after_s, background)) <= 3.0
+
+
+def test_a_chunk_that_is_not_the_last_ends_with_a_block() -> None:
+    sim = Simulator(SchedulerConfig(max_step_ms=20.0), block_size=16)
+    for _ in range(3):
+        sim.submit(8, 200)
+    sim.run_until(0.1)
+    long = sim.submit(1000, 1)
+    ends = []
+    while not sim.answers[long.key].reason:
+        sim.step()
+        ends.append(long.num_computed)
+    assert len(ends) > 10
+    assert all(end % 16 == 0 for end in ends[:-1])
+
+
 def test_aged_work_never_turns_the_classes_over() -> None:
     config = SchedulerConfig(max_batch_size=4, max_wait_ms=300.0, preempt_ratio=0.0)
     sim = Simulator(config)

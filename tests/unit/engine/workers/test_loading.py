@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import StartupError
-from engine.workers.loading import import_factory, warm_up, warm_up_sizes
+from engine.workers.loading import import_factory, prepare_sizes, warm_up, warm_up_sizes
 from tests.fakes.pipelines import Echo, build_echo
 
 pytestmark = pytest.mark.unit
@@ -60,3 +60,9 @@ def test_a_factory_is_imported_by_name() -> None:
 def test_what_cannot_be_imported_is_explained(name: str, words: str) -> None:
     with pytest.raises(StartupError, match=words):
         import_factory(name)
+
+
+def test_an_accelerator_runs_every_size_whatever_it_takes() -> None:
+    pipeline = CountingEcho()
+    prepare_sizes(pipeline, 6)
+    assert pipeline.sizes == [1, 2, 4, 6]

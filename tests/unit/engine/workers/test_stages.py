@@ -25,11 +25,17 @@ pytestmark = pytest.mark.unit
 class Harness:
     """Writes items, runs the stages to the end, and keeps what they sent."""
 
-    def __init__(self, pipeline: Echo, *, prepare_threads: int = 1, limit: int = 1000) -> None:
+    def __init__(
+        self,
+        pipeline: Echo,
+        *others: Echo,
+        prepare_threads: int = 1,
+        limit: int = 1000,
+    ) -> None:
         self.slab = Slab(1 << 16)
         self.sent: list[Up] = []
         self.stages = Stages(
-            pipeline,
+            [pipeline, *others],
             SlabReader(self.slab.fd),
             self._send,
             max_batch_size=4,
@@ -205,3 +211,27 @@ def test_invalid_input_keeps_its_words() -> None:
     harness = Harness(Picky())
     sent = harness.run(harness.batch(b"\x01"))
     assert ItemFailed(0, Fault.INVALID_INPUT, "no picture") in sent
+
+
+class Side(Echo):
+    """Runs only beside the other: each waits until both have begun."""
+
+    def __init__(self, meeting: threading.Barrier) -> None:
+        self._meeting = meeting
+        self.threads: set[str] = set()
+
+    def run(self, batch: Sequence[Any]) -> Sequence[Any]:
+        self._meeting.wait(timeout=10.0)
+        self.threads.add(threading.current_thread().name)
+        return list(batch)
+
+
+def test_two_streams_run_two_batches_side_by_side_each_on_its_own_thread() -> None:
+    meeting = threading.Barrier(2)
+    first, second = Side(meeting), Side(meeting)
+    harness = Harness(first, second)
+    sent = harness.run(*(harness.batch(bytes([n])) for n in range(8)))
+    assert sorted(each.key for each in sent if isinstance(each, ItemDone)) == list(range(8))
+    assert sorted(each.batch for each in sent if isinstance(each, BatchRan)) == list(range(1, 9))
+    assert (len(first.threads), len(second.threads)) == (1, 1)
+    assert first.threads != second.threads

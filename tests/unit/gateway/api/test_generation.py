@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from engine.errors import UnknownModel
-from engine.types import Cancelled, Dropped, DropReason, Failed, Item, LaneSpec, Policy
-from gateway.api.generation import UNPACED_TOKENS_PER_S, Generation
+from engine.types import Dropped, DropReason, Failed, Item, LaneSpec, Policy
+from gateway.api.generation import Generation, Reading
+from gateway.config_sections import PacingConfig
+from gateway.session.clock import Clock
+from gateway.session.pacing import OFF_AHEAD, Pacing
 from gateway.session.registry import SessionRegistry
+from gateway.stream.release_unpaced import UNPACED_TOKENS_PER_S
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
 from tests.fakes.text_engine import finished
 from tests.fakes.virtual_time import run_until, virtual_time
@@ -19,16 +23,22 @@ pytestmark = pytest.mark.unit
 
 
 def a_generation(
-    engine: ScriptedEngine, *, model: str = "fake", max_unread_chars: int = 1000
+    engine: ScriptedEngine,
+    *,
+    model: str = "fake",
+    max_unread_chars: int = 1000,
+    pace: str = "off",
+    is_whole: bool = False,
 ) -> tuple[Generation, SessionRegistry]:
     registry = SessionRegistry(1)
     deadline = asyncio.get_running_loop().time() + 10.0
     generation = Generation(
         engine,
         registry,
+        Pacing(PacingConfig(), Clock(asyncio.get_running_loop())),
         LaneSpec(model=model, policy=Policy.FIFO),
         Item(id=1, payload=b"{}", deadline=deadline),
-        max_unread_chars=max_unread_chars,
+        Reading(tenant="", pace=pace, is_whole=is_whole, max_unread_chars=max_unread_chars),
     )
     return generation, registry
 
@@ -63,7 +73,7 @@ async def test_leaving_withdraws_the_prompt() -> None:
         pass
     assert engine.lanes[0].items == {}
     assert registry.text_of("fake").endings == {"disconnected": 1}
-    assert generation.take().outcome == Cancelled()
+    assert generation.take() == ([], None)
 
 
 @virtual_time
@@ -120,7 +130,7 @@ class ReleasingEngine(ScriptedEngine):
 
 
 @virtual_time
-async def test_the_engine_learns_what_has_been_sent() -> None:
+async def test_the_engine_learns_what_has_left_and_that_nobody_reads() -> None:
     engine = ReleasingEngine()
     generation, _ = a_generation(engine)
     with generation:
@@ -128,9 +138,46 @@ async def test_the_engine_learns_what_has_been_sent() -> None:
         assert isinstance(lane, ReleasingLane)
         for text in ("a", "", "b"):
             lane.progress(1, text)
-        generation.take()
-        assert lane.released == []
-        lane.progress(1, "c")
-        generation.take()
-        generation.take()
-        assert lane.released == [(1, 3, UNPACED_TOKENS_PER_S), (1, 4, UNPACED_TOKENS_PER_S)]
+        await run_until(0.06)
+        assert lane.released[-1] == (1, 3, UNPACED_TOKENS_PER_S)
+        for _ in range(20):
+            lane.progress(1, "c")
+        await run_until(0.12)
+        item_id, released, rate = lane.released[-1]
+        assert (item_id, released, rate) == (1, 3 + OFF_AHEAD - 2, 0.0)
+        assert generation.take().texts == ["a", "b", *"cccccc"]
+        assert "".join(generation.take().texts) == "c" * 14
+        await run_until(0.18)
+        assert lane.released[-1] == (1, 23, UNPACED_TOKENS_PER_S)
+
+
+@virtual_time
+async def test_a_pace_spreads_what_came_at_once_and_the_end_comes_last() -> None:
+    engine = ScriptedEngine()
+    generation, registry = a_generation(engine, pace="steady")
+    with generation:
+        for text in "abc":
+            engine.lanes[0].progress(1, text)
+        end = finished()
+        engine.lanes[0].answer(1, end)
+        assert generation.take() == (["a"], None)
+        started_at = asyncio.get_running_loop().time()
+        assert await generation.wait(1.0)
+        assert generation.take() == (["b"], None)
+        assert asyncio.get_running_loop().time() - started_at == pytest.approx(0.0417, abs=1e-3)
+        await run_until(0.2)
+        assert generation.take() == (["c"], end)
+    assert registry.text_of("fake").delivery.num_held == 0
+
+
+@virtual_time
+async def test_a_whole_answer_waits_for_no_reader() -> None:
+    engine = ScriptedEngine()
+    generation, _ = a_generation(engine, is_whole=True)
+    with generation:
+        for _ in range(50):
+            engine.lanes[0].progress(1, "x")
+        engine.lanes[0].answer(1, finished())
+        texts, outcome = generation.take()
+        assert len(texts) == 50
+        assert outcome is not None

@@ -97,6 +97,7 @@ async def test_the_scheduler_is_exported_under_the_names_of_the_field() -> None:
         preemption_count_per_sec=0.25,
         steps=7,
         histograms={"step_s": counts, "queue_s": (1, 2)},
+        histogram_sums={"step_s": 0.75, "queue_s": 1.0},
     )
     values = exported(SessionRegistry(1), engine)
     assert {f'{name}{{model="words"}}' for name in FIELD_GAUGES} <= values.keys()
@@ -105,6 +106,7 @@ async def test_the_scheduler_is_exported_under_the_names_of_the_field() -> None:
     assert values['clawstream_llm_steps_total{model="words"}'] == 7
     assert values['clawstream_llm_step_seconds_bucket{le="0.005",model="words"}'] == 3
     assert values['clawstream_llm_step_seconds_bucket{le="+Inf",model="words"}'] == counts[-1]
+    assert values['clawstream_llm_step_seconds_sum{model="words"}'] == 0.75
     # Buckets of another version of the worker are left out rather than mixed up.
     assert not any("llm_queue_seconds" in name for name in values)
 

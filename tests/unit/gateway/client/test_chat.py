@@ -10,7 +10,7 @@ import pytest
 
 from gateway.client import chat
 from gateway.client.chat import ChatStream, chat_spec
-from gateway.client.errors import StreamError
+from gateway.client.errors import LostError, StreamError
 from gateway.wire.messages import (
     Ack,
     Close,
@@ -222,3 +222,84 @@ async def test_an_answer_is_iterated_once() -> None:
         await read(stream)
     stream.finish(None)
     await reading
+
+
+# --- breaks
+
+
+async def begun(num_tokens: int) -> tuple[ChatStream, Owner, Any]:
+    """An answer that is being read, with its first tokens."""
+    stream, owner = a_chat()
+    iterator = aiter(stream)
+    reading = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0)
+    opened(stream)
+    for seq in range(num_tokens):
+        stream.on_message(token(seq, str(seq)))
+    await reading
+    return stream, owner, iterator
+
+
+async def test_an_answer_goes_on_on_another_connection() -> None:
+    stream, owner, iterator = await begun(2)
+    stream.on_suspended()
+    assert stream.last_seq == 1
+    link: Any = FakeLink()
+    stream.on_resumed(link, 1)
+    assert link.posted == [EndInput(stream=3)]
+    for message in (token(0, "0"), token(1, "1"), token(2, "2")):
+        stream.on_message(message)
+    stream.on_message(EndOutput(stream=3, id="1", seq=3, finish_reason="stop"))
+    stream.on_message(CLOSED)
+    assert [event.text async for event in iterator] == ["1", "2", ""]
+    assert isinstance(link.posted[-1], Ack)  # the server need not keep anything
+    assert owner.forgotten == 1
+
+
+async def test_a_prompt_that_did_not_arrive_is_sent_again() -> None:
+    stream, _, _ = await begun(1)
+    stream.on_suspended()
+    link: Any = FakeLink()
+    stream.on_resumed(link, 0)
+    assert [type(message) for message in link.posted] == [Prompt, EndInput]
+    assert link.posted[0].stream == 3
+
+
+async def test_what_cannot_be_recovered_is_an_error_after_what_came() -> None:
+    stream, _, iterator = await begun(2)
+    stream.on_suspended()
+    stream.on_detached()
+    assert (await anext(iterator)).text == "1"
+    with pytest.raises(LostError):
+        await anext(iterator)
+
+
+async def test_a_prompt_of_which_nothing_was_heard_is_asked_again() -> None:
+    stream, owner = a_chat()
+    reading = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.on_suspended()
+    stream.on_detached()
+    link: Any = FakeLink()
+    stream.on_attached(link, 8)
+    assert [type(message) for message in link.posted] == [Open, Prompt, EndInput]
+    opened(stream)
+    stream.on_message(token(0, "a"))
+    assert (await reading).text == "a"
+    assert owner.forgotten == 0
+
+
+async def test_an_answer_that_has_its_end_needs_no_recovery() -> None:
+    stream, owner, iterator = await begun(1)
+    stream.on_message(EndOutput(stream=3, id="1", seq=1, finish_reason="stop"))
+    stream.on_suspended()
+    assert [event.finish_reason async for event in iterator] == ["stop"]
+    assert owner.forgotten == 1
+
+
+async def test_a_hole_is_an_error() -> None:
+    stream, owner, iterator = await begun(1)
+    stream.on_message(token(2, "2"))
+    with pytest.raises(LostError, match="event 2 came after 0"):
+        await anext(iterator)
+    assert Close(stream=3) in owner.link.posted

@@ -13,11 +13,13 @@ from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import CloseCode, ConnectionFault
 from gateway.wire.codec import FrameFlags, MessageType
 from gateway.wire.messages import (
+    ClientPong,
     Close,
     Credit,
     Drop,
     EndInput,
     ErrorMessage,
+    Ping,
     ResultMessage,
     StreamKind,
 )
@@ -55,6 +57,31 @@ def test_a_frame_goes_to_its_lane_with_an_absolute_deadline() -> None:
     assert bytes(item.payload) == jpeg(padding=10)
     assert item.deadline == pytest.approx(client.loop.time() + 0.3)
     assert (item.meta, item.options) == (b"", b"")
+
+
+def test_a_deadline_counts_from_the_capture_once_the_clients_clock_is_known() -> None:
+    client = SessionClient().hello()
+    lane = client.open(deadline_ms=300.0)
+    client.loop.advance(10.0)
+    (ping,) = client.receive_only(Ping)
+    answered_us = 5_000
+    client.send(ClientPong(t=ping.t, now_us=answered_us))
+    answered_at = client.loop.time()
+    half_trip_s = (answered_at - ping.t / 1e6) / 2
+    client.loop.advance(0.05)
+    client.send_frame(1_000)  # captured at 10,000 us of the client's clock
+    captured_at = answered_at - half_trip_s + 0.005
+    assert lane.offered[-1].deadline == pytest.approx(captured_at + 0.3)
+
+
+def test_a_client_that_tells_no_time_has_deadlines_from_arrival() -> None:
+    client = SessionClient().hello()
+    lane = client.open(deadline_ms=300.0)
+    client.loop.advance(10.0)
+    (ping,) = client.receive_only(Ping)
+    client.send(ClientPong(t=ping.t))
+    client.send_frame(1_000)
+    assert lane.offered[-1].deadline == pytest.approx(client.loop.time() + 0.3)
 
 
 def test_lossless_frames_have_no_deadline() -> None:

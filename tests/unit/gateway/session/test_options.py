@@ -50,6 +50,18 @@ def test_what_is_asked_for_is_kept() -> None:
     assert settings.max_fps == 5.0
 
 
+def test_results_leave_at_once_unless_playout_is_asked_for() -> None:
+    assert read().max_playout_delay_s is None
+    assert read(pace="off").max_playout_delay_s is None
+    assert read(pace="playout").max_playout_delay_s == 0.25
+
+
+def test_a_gap_is_at_most_half_of_the_credit_and_none_where_nothing_may_be_lost() -> None:
+    assert read().max_gap == 4
+    assert read(policy="fifo").max_gap == 16
+    assert read(policy="lossless").max_gap is None
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -57,11 +69,14 @@ def test_what_is_asked_for_is_kept() -> None:
         ({"priority": "urgent"}, "priority"),
         ({"codec": "h264"}, "codec"),
         ({"annotate": "hearts"}, "annotate"),
+        ({"timing": True}, "timing"),
         ({"weight": 1e9}, "weight"),
         ({"deadline_ms": 1e9}, "deadline_ms"),
         ({"max_fps": 1e9}, "max_fps"),
         ({"max_fps": 5.0, "policy": "lossless"}, "max_fps"),
         ({"pace": "steady"}, "pace"),
+        ({"pace": "playout", "policy": "lossless"}, "pace"),
+        ({"pace": "playout", "kind": StreamKind.TENSORS}, "pace"),
     ],
 )
 def test_an_option_that_is_not_possible_is_named(options: dict[str, Any], named: str) -> None:

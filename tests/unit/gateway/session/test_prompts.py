@@ -389,17 +389,20 @@ def test_tokens_that_are_not_acknowledged_end_the_connection() -> None:
     limits = LimitsConfig(ack_deadline_s=1.0, ping_interval_s=1e6)
     client, lane = a_stream(limits=limits)
     ask(client)
-    say(lane, 1, *"abcdefghijklmnop")
-    events(client)
+
+    def say_and_read(*texts: str) -> None:
+        for text in texts:
+            say(lane, 1, text)
+            events(client)
+
+    say_and_read(*"abcdefghijklmnop")
     client.loop.advance(0.5)
     client.send(Ack(stream=1, seq=14))
     client.loop.advance(2.0)
     assert client.faults == []
-    say(lane, 1, *"abcdefghijklmnop")
-    events(client)
+    say_and_read(*"abcdefghijklmnop")
     client.send(Ack(stream=1, seq=10_000))  # beyond what was told: counts as all that was
-    say(lane, 1, *"abcdefghijklmnop")
-    events(client)
+    say_and_read(*"abcdefghijklmnop")
     client.loop.advance(2.0)
     assert [fault.code for fault in client.faults] == [CloseCode.SLOW_READER]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 
 from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, RequestProblem
@@ -71,7 +72,8 @@ def test_hello_is_answered_with_limits_models_and_the_time() -> None:
     assert welcome.limits.max_streams == 64
     assert welcome.limits.max_messages_per_s == 4000.0
     assert welcome.now_us == int(client.loop.time() * 1e6)
-    assert welcome.resume_window_s == 0.0
+    assert welcome.resume_window_s == 30.0
+    assert welcome.resumed is UNSET
 
 
 def test_a_key_in_hello_is_enough() -> None:
@@ -88,7 +90,7 @@ def test_without_a_valid_key_the_connection_ends(token: str | None) -> None:
     assert fault.value.code is CloseCode.AUTH
 
 
-def test_nothing_is_resumed() -> None:
+def test_what_is_not_there_is_not_recovered() -> None:
     client = SessionClient()
     streams = [ResumeStream(stream=4, last_seq=17)]
     client.send(Hello(resume=ResumeRequest(session="s", token="t", streams=streams)))
@@ -248,9 +250,9 @@ def test_a_stream_ends_once() -> None:
     client.send_frame(1)
     client.send(EndInput(stream=1))
     client.receive()
-    client.send(EndInput(stream=1))
+    client.send(EndInput(stream=1))  # says nothing new
     client.send_frame(2)
-    assert problems(client) == ["unexpected-message", "unexpected-message"]
+    assert problems(client) == ["unexpected-message"]
 
 
 # --- liveness

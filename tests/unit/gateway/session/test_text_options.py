@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 def read(**options: Any) -> TextSettings:
     message = Open(stream=4, model="m", kind=StreamKind.TOKENS, options=StreamOptions(**options))
-    return read_text_settings(message, TextConfig(), max_prompts=8)
+    return read_text_settings(message, TextConfig(), max_prompts=8, default_pace="steady")
 
 
 def test_a_stream_of_tokens_is_a_fifo_lane_with_room_for_every_prompt() -> None:
@@ -30,7 +30,19 @@ def test_a_stream_of_tokens_is_a_fifo_lane_with_room_for_every_prompt() -> None:
     assert settings.lane.priority is Priority.REALTIME
     assert (settings.lane.weight, settings.lane.version) == (2.0, "3")
     assert settings.deadline_s == 600.0
-    assert read(deadline_ms=250.0, pace="off").deadline_s == 0.25
+    assert read(deadline_ms=250.0).deadline_s == 0.25
+
+
+def test_the_pace_is_the_prompts_or_its_streams_or_the_default() -> None:
+    assert (read().pace, read(pace="off").pace) == ("steady", "off")
+    plain = Prompt(stream=4, id="p", prompt="x")
+    assert read_prompt(plain, read(pace="off"), TextConfig()).pace == "off"
+    own = Prompt(stream=4, id="p", prompt="x", pace="steady")
+    assert read_prompt(own, read(pace="off"), TextConfig()).pace == "steady"
+
+
+def test_timing_is_told_to_those_who_ask() -> None:
+    assert (read().timing, read(timing=True).timing) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +52,7 @@ def test_a_stream_of_tokens_is_a_fifo_lane_with_room_for_every_prompt() -> None:
         ({"max_fps": 5.0}, "max_fps"),
         ({"annotate": "boxes"}, "annotate"),
         ({"policy": "lossless"}, "policy"),
-        ({"pace": "steady"}, "pace"),
+        ({"pace": "fast"}, "pace"),
         ({"weight": 1e9}, "weight"),
         ({"priority": "urgent"}, "priority"),
         ({"deadline_ms": 1e10}, "deadline_ms"),
@@ -56,7 +68,7 @@ def test_what_a_prompt_asks_passes_on_as_it_came() -> None:
     messages = b'[ {"role":"user", "content":"h\\u00e9"} ]'
     sampling = b'{"temperature":0.50}'
     prompt = Prompt(stream=4, id="p", messages=Raw(messages), sampling=Raw(sampling))
-    payload, lane, deadline_s = read_prompt(prompt, read(), TextConfig())
+    payload, lane, deadline_s, _ = read_prompt(prompt, read(), TextConfig())
     assert messages in payload
     assert sampling in payload
     decoded = msgspec.json.decode(payload, type=PromptPayload)
@@ -68,13 +80,13 @@ def test_what_a_prompt_asks_passes_on_as_it_came() -> None:
 
 
 def test_a_text_is_a_prompt_too_and_nothing_else_is_sent() -> None:
-    payload, _, _ = read_prompt(Prompt(stream=4, id="p", prompt='a "b"'), read(), TextConfig())
+    payload, *_ = read_prompt(Prompt(stream=4, id="p", prompt='a "b"'), read(), TextConfig())
     assert json.loads(payload) == {"prompt": 'a "b"'}
 
 
 def test_a_prompt_has_a_priority_and_a_deadline_of_its_own() -> None:
     prompt = Prompt(stream=4, id="p", prompt="x", priority="background", deadline_ms=40.0)
-    _, lane, deadline_s = read_prompt(prompt, read(weight=2.0), TextConfig())
+    _, lane, deadline_s, _ = read_prompt(prompt, read(weight=2.0), TextConfig())
     assert (lane.priority, lane.weight, deadline_s) == (Priority.BACKGROUND, 2.0, 0.04)
 
 

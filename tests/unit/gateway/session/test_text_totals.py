@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.session.text_totals import FIRST_TOKEN_BOUNDS_S, GAP_BOUNDS_S, MAX_REASONS, TextTotals
+from gateway.session.histogram import FIRST_TOKEN_BOUNDS_S, GAP_BOUNDS_S
+from gateway.session.text_totals import MAX_REASONS, TextTotals
 
 pytestmark = pytest.mark.unit
 

@@ -36,7 +36,6 @@ def test_stream_lives_from_open_to_closed() -> None:
         (StreamState.IDLE, StreamEvent.INPUT),
         (StreamState.OPEN, StreamEvent.OPEN),
         (StreamState.ENDING, StreamEvent.INPUT),
-        (StreamState.ENDING, StreamEvent.END),
         (StreamState.CLOSED, StreamEvent.OPEN),
     ],
 )

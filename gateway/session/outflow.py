@@ -1,0 +1,150 @@
+"""One answer's text on its way from the engine to its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.base import Lane, TextLane
+from gateway.session.clock import EARLY_S, Clock, Timer
+from gateway.session.delivery_totals import DeliveryTimer
+from gateway.session.release_table import ReleaseTable
+from gateway.stream.release import Decider, Departure
+from gateway.wire.messages import TokenTiming
+
+
+class Outflow:
+    """Lets texts leave when its ``Decider`` says so; on the loop's thread, and it never waits.
+
+    ``send`` gets every departure in order; once everything has left after ``finish``,
+    ``on_drained`` is called. ``has_room`` says whether the reader takes any more: while it does
+    not, texts are held, until ``resume``. Either callback may ``drop`` the outflow. How much is
+    held is for the caller to bound.
+    """
+
+    def __init__(
+        self,
+        decider: Decider,
+        clock: Clock,
+        table: ReleaseTable,
+        timer: DeliveryTimer,
+        *,
+        lane: Lane,
+        item_id: int,
+        send: Callable[[Departure], None],
+        has_room: Callable[[], bool],
+        on_drained: Callable[[], None],
+        on_over: Callable[[], None],
+    ) -> None:
+        self.item_id = item_id
+        self._decider = decider
+        self._clock = clock
+        self._table = table
+        self._delivery = timer
+        self._lane = lane
+        self._send = send
+        self._has_room = has_room
+        self._on_drained = on_drained
+        self._on_over = on_over
+        self._timer: Timer | None = None
+        self._departed_at = 0.0  # the newest departure
+        self._is_blocked = False
+        self._is_finished = False
+        self._is_over = False
+        if isinstance(lane, TextLane):
+            table.add(self)
+
+    @property
+    def num_chars(self) -> int:
+        """Characters that are held."""
+        return self._decider.reserve.num_chars
+
+    @property
+    def lane(self) -> TextLane:
+        assert isinstance(self._lane, TextLane)
+        return self._lane
+
+    @property
+    def num_released(self) -> int:
+        return self._decider.reserve.num_released
+
+    @property
+    def release_rate(self) -> float:
+        return 0.0 if self._is_blocked else self._decider.tokens_per_s
+
+    def timing(self, departure: Departure) -> TokenTiming:
+        """Where the time of the newest departure went."""
+        return TokenTiming(
+            engine_us=round((self._departed_at - departure.lag_s) * 1e6),
+            held_us=round(departure.lag_s * 1e6),
+            reserve=len(self._decider.reserve),
+        )
+
+    def push(self, text: str) -> None:
+        """A token came from the engine."""
+        if self._is_over:
+            return
+        self._decider.push(text, self._clock.now())
+        self._delivery.hold(text)
+        if self._timer is None and not self._is_blocked:
+            self._advance()
+
+    def finish(self) -> None:
+        """The engine has said everything: ``on_drained`` follows the last text, perhaps now."""
+        self._is_finished = True
+        self._decider.finish(self._clock.now())
+        if not self._is_blocked:
+            self._stop_timer()  # the decider may be in more of a hurry now
+            self._advance()
+
+    def flush(self) -> None:
+        """Everything that is held leaves now, whatever the pace and the room."""
+        self._stop_timer()
+        while self._decider.reserve and not self._is_over:
+            self._depart()
+        self._is_blocked = False
+        self._advance()
+
+    def resume(self) -> None:
+        """There is room again."""
+        if self._is_blocked:
+            self._is_blocked = False
+            self._advance()
+
+    def drop(self) -> None:
+        """Nothing more leaves, and nothing more is told; idempotent."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._stop_timer()
+        self._table.remove(self)
+        self._delivery.end(len(self._decider.reserve))
+        self._on_over()
+
+    def _advance(self) -> None:
+        self._timer = None
+        while not self._is_over:
+            now = self._clock.now()
+            send_at = self._decider.next_send_time(now)
+            if send_at is None:
+                break
+            if send_at > now + EARLY_S:
+                self._timer = self._clock.call_at(send_at, self._advance)
+                return
+            if not self._has_room():
+                self._is_blocked = True
+                return
+            self._depart()
+        if self._is_finished and not self._is_over:
+            self.drop()
+            self._on_drained()
+
+    def _depart(self) -> None:
+        self._departed_at = self._clock.now()
+        departure = self._decider.take(self._departed_at)
+        self._delivery.depart(departure)
+        self._send(departure)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

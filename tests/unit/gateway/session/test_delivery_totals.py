@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gateway.session.delivery_totals import DeliveryTimer, DeliveryTotals, MovingSpread
+from gateway.stream.release import Departure
+
+pytestmark = pytest.mark.unit
+
+
+def departure(
+    pace_s: float | None = 0.03, *, num_texts: int = 1, underrun_s: float = 0.0
+) -> Departure:
+    return Departure(text="x", num_texts=num_texts, pace_s=pace_s, lag_s=0.2, underrun_s=underrun_s)
+
+
+class Now:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.s = 10.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+def test_gaps_are_judged_by_the_pace_told_before_them() -> None:
+    now, totals = Now(), DeliveryTotals()
+    timer = DeliveryTimer(totals, now)
+    for gap_s in (0.0, 0.030, 0.034, 0.036, 0.200):
+        now.s += gap_s
+        timer.hold("x")
+        timer.depart(departure(underrun_s=0.1 if gap_s > 0.1 else 0.0))
+    assert (totals.num_paced, totals.num_within, totals.num_stalls) == (4, 2, 1)
+    assert (totals.num_underruns, totals.num_held) == (1, 0)
+    assert totals.gaps.sum == pytest.approx(0.3)
+    assert totals.lag.sum == pytest.approx(1.0)
+
+
+def test_without_a_pace_nothing_is_judged() -> None:
+    now, totals = Now(), DeliveryTotals()
+    timer = DeliveryTimer(totals, now)
+    for _ in range(3):
+        now.s += 1.0
+        timer.depart(departure(None))
+    assert (totals.num_paced, totals.num_stalls, sum(totals.gaps.counts)) == (0, 0, 2)
+
+
+def test_what_never_left_is_held_no_more() -> None:
+    totals = DeliveryTotals()
+    timer = DeliveryTimer(totals, Now())
+    for text in ("a", "", "b", "c"):
+        timer.hold(text)
+    assert totals.num_held == 3
+    timer.depart(departure(num_texts=2))
+    timer.end(1)
+    assert totals.num_held == 0
+
+
+def test_moving_figures_are_mean_and_deviation_and_follow_a_change() -> None:
+    spread, rng = MovingSpread(), random.Random(1)
+    for _ in range(5000):
+        spread.observe(rng.gauss(0.03, 0.004))
+    assert spread.mean == pytest.approx(0.03, rel=0.02)
+    assert spread.std == pytest.approx(0.004, rel=0.1)
+    for _ in range(20_000):
+        spread.observe(0.05)
+    assert spread.mean == pytest.approx(0.05, rel=0.01)
+    assert spread.std < 0.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from engine.base import TextLane
@@ -11,6 +12,7 @@ INTERVAL_S = 0.05
 # The engine forgets a record after a second, and takes a reader of whom it hears nothing for one
 # that waits: a stalled one has to be told again and again.
 REFRESH_TICKS = 8
+READERS_PER_TURN = 64  # about half a millisecond; the loop has others to serve
 
 
 class Reader(Protocol):
@@ -41,6 +43,8 @@ class ReleaseTable:
         self._clock = clock
         self._told: dict[Reader, tuple[int, float] | None] = {}
         self._timer: Timer | None = None
+        self._due_at = 0.0  # of the next tick
+        self._rest: deque[Reader] = deque()  # of this tick
         self._num_ticks = 0
 
     def __len__(self) -> int:
@@ -49,23 +53,31 @@ class ReleaseTable:
     def add(self, reader: Reader) -> None:
         self._told[reader] = None
         if self._timer is None:
-            self._arm(self._clock.now() + INTERVAL_S)
+            self._due_at = self._clock.now() + INTERVAL_S
+            self._timer = self._clock.call_at(self._due_at, self._begin_tick)
 
     def remove(self, reader: Reader) -> None:
         """Idempotent."""
         self._told.pop(reader, None)
 
-    def _arm(self, when: float) -> None:
-        self._timer = self._clock.call_at(when, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
+    def _begin_tick(self) -> None:
         self._num_ticks += 1
+        self._due_at = max(self._due_at + INTERVAL_S, self._clock.now())
+        self._rest.extend(self._told)
+        self._tell_some()
+
+    def _tell_some(self) -> None:
         is_refresh = self._num_ticks % REFRESH_TICKS == 0
-        for reader, told in list(self._told.items()):
+        for _ in range(min(READERS_PER_TURN, len(self._rest))):
+            reader = self._rest.popleft()
+            if reader not in self._told:
+                continue
             state = (reader.num_released, reader.release_rate)
-            if state != told or is_refresh:
+            if state != self._told[reader] or is_refresh:
                 self._told[reader] = state
                 reader.lane.note_release(reader.item_id, *state)
-        if self._told:
-            self._arm(self._clock.now() + INTERVAL_S)
+        self._timer = None
+        if self._rest:
+            self._timer = self._clock.call_at(self._clock.now(), self._tell_some)
+        elif self._told:
+            self._timer = self._clock.call_at(self._due_at, self._begin_tick)

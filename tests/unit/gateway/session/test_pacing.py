@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,12 @@ from engine.types import Dropped, DropReason
 from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
 from gateway.session.pacing import OFF_AHEAD, STEADY_AHEAD
-from gateway.session.release_table import INTERVAL_S, REFRESH_TICKS, ReleaseTable
+from gateway.session.release_table import (
+    INTERVAL_S,
+    READERS_PER_TURN,
+    REFRESH_TICKS,
+    ReleaseTable,
+)
 from gateway.session.tenants import MAX_TENANTS, TenantCeilings
 from gateway.stream.network_state import NetworkState
 from gateway.stream.rate_ceiling import RateCeiling
@@ -19,7 +25,7 @@ from gateway.wire.messages import Cancel, Close, EndOutput, ErrorMessage, Prompt
 from tests.fakes.scripted_engine import ScriptedLane
 from tests.fakes.session_client import SessionClient
 from tests.fakes.text_engine import finished
-from tests.fakes.virtual_loop import VirtualLoop
+from tests.fakes.virtual_loop import VirtualLoop, VirtualTimer
 
 pytestmark = pytest.mark.unit
 
@@ -194,6 +200,28 @@ def test_the_engine_is_told_at_20_hz_what_has_changed_and_now_and_then_the_rest(
     table.remove(reader)
     loop.advance(1.0)
     assert (len(lane.told), len(table), loop.num_armed) == (3, 0, 0)
+
+
+def test_many_readers_are_told_in_turns_that_leave_the_loop_to_others() -> None:
+    turns: list[int] = []
+
+    class Turns(VirtualLoop):
+        def call_at(self, when: float, callback: Callable[[], None], /) -> VirtualTimer:
+            def run() -> None:
+                before = len(lane.told)
+                callback()
+                turns.append(len(lane.told) - before)
+
+            return super().call_at(when, run)
+
+    loop, lane = Turns(0.0), Lane()
+    table = ReleaseTable(Clock(loop))
+    readers = [Reader(lane) for _ in range(2 * READERS_PER_TURN + 2)]
+    for reader in readers:
+        table.add(reader)
+    table.remove(readers[-1])
+    loop.advance(INTERVAL_S + 0.001)
+    assert turns == [READERS_PER_TURN, READERS_PER_TURN, 1]
 
 
 def test_a_tenants_bucket_is_shared_and_outlives_its_streams() -> None:

@@ -54,8 +54,10 @@ format: $(VENV)/.dev  ## Format the code and fix what the linter can fix
 slow: $(VENV)/.dev  ## The long suites: chaos, overload, memory
 	$(BIN)/python -m pytest -m slow
 
-gpu: $(VENV)/.dev  ## The suite that needs an accelerator
-	$(BIN)/python -m pytest -m gpu
+# With GPU_PYTHON=python3 it runs in the machine's own environment, with its onnxruntime-gpu and torch.
+gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## Suite and bench on an accelerator (under 5 minutes; what is missing is skipped)
+	$(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu --durations=5
+	$(or $(GPU_PYTHON),$(BIN)/python) -m loadtest.bench_gpu
 
 bench: $(VENV)/.dev  ## The figures of docs/benchmarks.md (alone on the machine, about 15 minutes)
 	$(BIN)/python -m loadtest.bench_path

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from engine.histogram import Histogram
 from engine.types import Emit, Item, LaneSpec
 
 
@@ -120,6 +121,11 @@ class ModelStatistics:
     batches: int = 0
     retried: int = 0
     predicted_run_s: float = 0.0
+    run_s: float = 0.0  # that batches ran, all workers together
+    hops: dict[str, Histogram] = field(default_factory=dict)  # seconds, by the names of ``Timing``
+    batch_sizes: Histogram | None = None
+    queue_age_s: float = 0.0  # of what has waited longest
+    workers_cpu_s: float = 0.0
     worker_memory_share: float = 0.0  # of the ceiling, the fullest worker's; 0 without a ceiling
     workers_replaced: dict[str, int] = field(default_factory=dict)  # planned, by cause
     versions: tuple[VersionStatistics, ...] = ()

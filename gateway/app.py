@@ -291,7 +291,8 @@ class _Parts:
     def _routes(self, store: ModelStore) -> list[web.AbstractRouteDef]:
         config, limits, may = self._config, self._config.limits, self._gate.authenticate
         stream = StreamEndpoint(self._gate, self.connections, limits, self._open_session)
-        infer = InferApi(self.engine, limits, config.streams, may, self._tiers.admit)
+        admit, credit = self._tiers.admit, self.sessions.credit
+        infer = InferApi(self.engine, limits, config.streams, may, admit, credit)
         admin = AdminApi(self.sessions, self._gate.authenticate_admin)
         openai = OpenAiApi(
             self.engine,
@@ -302,7 +303,7 @@ class _Parts:
             max_prompt_bytes=max_prompt_bytes(config),
             kinds=self._kinds,
             authenticate=may,
-            admit=self._tiers.admit,
+            admit=admit,
             is_draining=lambda: self.health.is_draining,
         )
         metrics = MetricsApi(

@@ -11,20 +11,26 @@ from pathlib import Path
 from types import TracebackType
 
 from loadtest.bare_centerface import BareCenterFace
+from loadtest.bare_classifier import BareClassifier
+
+LOOPS = {"centerface": BareCenterFace, "classifier": BareClassifier}
 
 
 class BareProcess:
-    """Runs :class:`BareCenterFace` over ``pictures`` on one core, on request."""
+    """Runs one of ``LOOPS`` over ``pictures``, on request; a thread of the runtime per core."""
 
-    def __init__(self, model: Path, pictures: list[bytes], *, core: int) -> None:
+    def __init__(
+        self, model: Path, pictures: list[bytes], *, core: int | None, loop: str = "centerface"
+    ) -> None:
+        """``core`` None: all of them."""
         self._model = model
         self._pictures = pictures
-        self._core = core
+        self._arguments = [loop, "" if core is None else str(core)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> BareProcess:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.bare_process", str(self._model), str(self._core)],
+            [sys.executable, "-m", "loadtest.bare_process", str(self._model), *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "ORT_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"},
@@ -55,10 +61,11 @@ class BareProcess:
 
 
 def main() -> None:
-    model, core = Path(sys.argv[1]), int(sys.argv[2])
-    os.sched_setaffinity(0, {core})
+    model, loop, core = sys.argv[1:4]
+    cores = {int(core)} if core else os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
     pictures: list[bytes] = pickle.load(sys.stdin.buffer)
-    detector = BareCenterFace(model)
+    detector = LOOPS[loop](model, threads=len(cores))
     for _ in range(10):
         detector(pictures[0])
     for line in sys.stdin.buffer:

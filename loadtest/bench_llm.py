@@ -5,6 +5,10 @@ prefill included. Every server is wholly on core 0 (pinned), the generator on co
 runs at a time, and the sides alternate. Every prompt is different, so that no prefix cache helps,
 and all sides get the same ones. ``clawstream`` is what a user gets without configuring anything;
 ``no guesses`` is the same without look-ahead, which repetitive answers make look good.
+``transformers`` is its own server, which answers one request at a time; ``transformers cb`` the
+same with its continuous batching (at 1 and 16 streams only: they take minutes). ``static batch``
+is the best we could make of its ``generate``: one padded batch of all, there from the start, which
+no server in the open gets.
 
     python -m loadtest.bench_llm [--concurrency 1 4 8 16 32] [--rounds 3] [--sides clawstream …]
 """
@@ -44,7 +48,15 @@ WORDS = (
     "case", "week", "company", "system", "program", "question", "work",
 )  # fmt: skip
 MOST_GUESSING = SchedulerConfig().speculative_max_batch  # streams; with more, nobody guesses
-SIDES = ("clawstream", "no guesses", "llama.cpp", "transformers")
+SIDES = (
+    "clawstream",
+    "no guesses",
+    "llama.cpp",
+    "transformers",
+    "transformers cb",
+    "static batch",
+)
+SLOW_SIDES, SLOW_STREAMS = ("transformers", "transformers cb"), (1, 16)
 
 
 class Load(NamedTuple):
@@ -57,6 +69,8 @@ class Load(NamedTuple):
 class Server(NamedTuple):
     url: str  # where its API begins
     description: str
+    model: str = MODEL
+    knows_ignore_eos: bool = True
 
 
 def main() -> None:
@@ -83,15 +97,17 @@ def measure_side(side: str, concurrency: list[int], number: int) -> Iterator[tup
     """Load the side's server at each concurrency; llama.cpp's is started with as many slots."""
     if side == "no guesses":
         concurrency = [streams for streams in concurrency if streams <= MOST_GUESSING]
+    if side in SLOW_SIDES:
+        concurrency = [streams for streams in concurrency if streams in SLOW_STREAMS]
     parts = [[streams] for streams in concurrency] if side == "llama.cpp" else [concurrency]
     for part in parts:
         with serve(side, max(part)) as server:
             if number == 1:
                 print(f"{side}: {server.description}")
-            asyncio.run(run_load(server.url, 2, 8, "warm-up"))  # not counted
+            asyncio.run(run_load(server, 2, 8, "warm-up"))  # not counted
             for streams in part:
                 seed = f"{number} {streams}"
-                yield streams, asyncio.run(run_load(server.url, streams, OUTPUT_TOKENS, seed))
+                yield streams, asyncio.run(run_load(server, streams, OUTPUT_TOKENS, seed))
 
 
 @contextmanager
@@ -103,8 +119,13 @@ def serve(side: str, slots: int) -> Iterator[Server]:
         if side == "llama.cpp":
             model = smollm2_gguf(Path(stack.enter_context(tempfile.TemporaryDirectory())))
             server = stack.enter_context(run_peer("llama_cpp", str(model), str(slots)))
+        elif side == "static batch":
+            server = stack.enter_context(run_peer("static_batches", folder))
         elif side == "transformers":
-            server = stack.enter_context(run_peer("transformers_server", folder))
+            server = stack.enter_context(run_peer("transformers_serve", folder))
+        elif side == "transformers cb":
+            options = ("--continuous-batching", "--dtype", "float32")
+            server = stack.enter_context(run_peer("transformers_serve", folder, *options))
         else:
             guesses = "" if side == "clawstream" else "speculative_tokens = 0"
             config = f"[models.{MODEL}]\n[inference]\n{guesses}\n"
@@ -129,7 +150,11 @@ def run_peer(name: str, *arguments: str) -> Iterator[Server]:
         assert process.stdout is not None
         try:
             address = process.stdout.readline().strip()
-            yield Server(f"{address}/v1", process.stdout.readline().strip())
+            server = Server(f"{address}/v1", process.stdout.readline().strip())
+            if name == "transformers_serve":
+                model = process.stdout.readline().strip()
+                server = server._replace(model=model, knows_ignore_eos=False)
+            yield server
         finally:
             process.stdin.close()
             try:
@@ -138,17 +163,17 @@ def run_peer(name: str, *arguments: str) -> Iterator[Server]:
                 process.kill()
 
 
-async def run_load(url: str, streams: int, output_tokens: int, seed: str) -> Load:
+async def run_load(server: Server, streams: int, output_tokens: int, seed: str) -> Load:
     """``streams`` clients at once, each with one request, or with its share of the fewest."""
     dice = random.Random(seed)
     shares = [[prompt(dice) for _ in range(-(-FEWEST_REQUESTS // streams))] for _ in range(streams)]
 
     async def ask(prompts: list[str]) -> list[tuple[int, float]]:
-        return [await complete(session, url, each, output_tokens) for each in prompts]
+        return [await complete(session, server, each, output_tokens) for each in prompts]
 
     # llama.cpp closes a connection that was announced to stay: everybody gets new ones.
     connector = aiohttp.TCPConnector(force_close=True, limit=0)
-    timeout = aiohttp.ClientTimeout(total=600)
+    timeout = aiohttp.ClientTimeout(total=900)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         started = time.perf_counter()
         told = await asyncio.gather(*(ask(share) for share in shares))
@@ -163,22 +188,22 @@ def prompt(dice: random.Random) -> str:
 
 
 async def complete(
-    session: aiohttp.ClientSession, url: str, text: str, output_tokens: int
+    session: aiohttp.ClientSession, server: Server, text: str, output_tokens: int
 ) -> tuple[int, float]:
     """Tokens of one streamed completion, and seconds until its first."""
     body = {
-        "model": MODEL,
+        "model": server.model,
         "prompt": text,
         "max_tokens": output_tokens,
         "temperature": 0,
-        "ignore_eos": True,
-        "cache_prompt": False,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if server.knows_ignore_eos:  # transformers refuses what it does not know
+        body |= {"ignore_eos": True, "cache_prompt": False}
     started = time.perf_counter()
     first_s, tokens = 0.0, 0
-    async with session.post(f"{url}/completions", json=body) as response:
+    async with session.post(f"{server.url}/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.content:
             if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
@@ -189,7 +214,7 @@ async def complete(
             if chunk.get("usage"):
                 tokens = chunk["usage"]["completion_tokens"]
     if tokens != output_tokens:
-        raise RuntimeError(f"{url} answered {tokens} tokens instead of {output_tokens}")
+        raise RuntimeError(f"{server.url} answered {tokens} tokens instead of {output_tokens}")
     return tokens, first_s
 
 
@@ -201,14 +226,20 @@ def report(rates: dict[tuple[str, int], list[float]], concurrency: list[int]) ->
         cells = (machine.spread(found, 1) if found else "-" for found in measured)
         print(f"{streams:>7}  " + "  ".join(f"{cell:>24}" for cell in cells))
     figures: dict[str, float | int | str] = {}
-    for peer in ("llama.cpp", "transformers"):
+    for peer in sides:
+        if peer in ("clawstream", "no guesses"):
+            continue
         for side, name in (("clawstream", "ratio"), ("no guesses", "plain_ratio")):
             for streams in concurrency:
                 if (peer, streams) in rates and (side, streams) in rates:
                     ours = statistics.median(rates[side, streams])
                     theirs = statistics.median(rates[peer, streams])
-                    figures[f"{peer.replace('.', '')}_{name}_{streams}"] = ours / theirs
+                    figures[f"{_key(peer)}_{name}_{streams}"] = ours / theirs
     machine.print_result(**figures)
+
+
+def _key(side: str) -> str:
+    return side.replace(".", "").replace(" ", "_")
 
 
 if __name__ == "__main__":

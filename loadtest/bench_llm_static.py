@@ -1,9 +1,10 @@
 """Continuous batching against static batching: the same model code, the same requests.
 
 80 % of the requests ask for fewer than 128 tokens and 20 % for more than 512, after prompts of 32.
-Static batching takes up to ``--batch`` requests in order of arrival, computes them as one padded
-batch and takes the next when the longest is done; a row that is done keeps computing, and is
-answered with its batch, as ``generate`` returns. (``streamed`` counts to a row's own last token
+Static batching takes up to so many requests in order of arrival, computes them as one padded batch
+and takes the next when the longest is done; a row that is done keeps computing, and is answered
+with its batch, as ``generate`` returns. How many is what serves most requests per second of
+``STATIC_SIZES``, tried on a part of the backlog; continuous batching has ``--slots``. (``streamed`` counts to a row's own last token
 instead: static batching that streams.) Both sides run the int8 model on core 0 with one thread,
 without text, prefix hits or look-ahead. The clock counts the time that this one thread computes;
 waits for an arrival are jumped over.
@@ -45,6 +46,8 @@ RESERVED_TOKENS = 2048
 MEMORY_SLOTS = 32
 WORDS = (1000, 40_000)  # token ids of ordinary words
 PARTS = ("backlog", "poisson", "memory")
+STATIC_SIZES = (1, 2, 4, 8, 16)
+TRIED = 20  # requests, one in five of them long
 
 
 class Request(NamedTuple):
@@ -77,41 +80,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--backlog", type=int, default=100, help="requests")
-    parser.add_argument("--poisson", type=int, default=40, help="requests")
-    parser.add_argument("--batch", type=int, default=16, help="slots of either side")
-    parser.add_argument("--static-rps", type=float, help="for poisson without backlog")
+    parser.add_argument("--poisson", type=int, default=60, help="requests")
+    parser.add_argument("--slots", type=int, default=16, help="of continuous batching")
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {0})
     print(machine.describe())
     config = LlmConfig(
         weights="int8",
         threads=1,
-        max_batch_size=max(arguments.batch, MEMORY_SLOTS),
+        max_batch_size=max(arguments.slots, MEMORY_SLOTS),
         max_seq_length=RESERVED_TOKENS,
         kv_cache_bytes=1 << 30,
         prefix_cache=False,
         speculative_tokens=0,
     )
-    bench = Bench(open_model(config), config, arguments.batch)
-    figures: dict[str, float | int | str] = {"batch": arguments.batch}
-    static_rps = arguments.static_rps
-    if "backlog" in arguments.parts:
-        static_rps = compare_backlog(bench, arguments.backlog, figures)
-    if "poisson" in arguments.parts:
-        if static_rps is None:
-            parser.error("poisson needs backlog or --static-rps")
-        compare_poisson(bench, arguments.poisson, static_rps, figures)
+    bench = Bench(open_model(config), config, arguments.slots)
+    figures: dict[str, float | int | str] = {"slots": arguments.slots}
+    if {"backlog", "poisson"} & set(arguments.parts):
+        size, static_rps = find_best_size(bench)
+        figures["static_size"] = size
+        if "backlog" in arguments.parts:
+            static_rps = compare_backlog(bench, size, arguments.backlog, figures)
+        if "poisson" in arguments.parts:
+            compare_poisson(bench, size, arguments.poisson, static_rps, figures)
     if "memory" in arguments.parts:
         fill_memory(bench, arguments.backlog, figures)
     machine.print_result(**figures)
 
 
-def compare_backlog(bench: Bench, count: int, figures: dict[str, float | int | str]) -> float:
+def find_best_size(bench: Bench) -> tuple[int, float]:
+    """Static batching's best size, and its requests/s."""
+    requests = make_requests(TRIED, seed=4)
+    rates = {size: bench.serve_statically(requests, size).requests_per_s for size in STATIC_SIZES}
+    tried = ", ".join(f"{size}: {rate:.3f}" for size, rate in rates.items())
+    print(f"static   requests/s by size of batch, {TRIED} requests: {tried}", flush=True)
+    return max(rates.items(), key=lambda each: each[1])
+
+
+def compare_backlog(
+    bench: Bench, size: int, count: int, figures: dict[str, float | int | str]
+) -> float:
     requests = make_requests(count, seed=1)
     print(describe_requests(requests))
     continuous = bench.serve_continuously(requests)
     print(f"backlog  continuous {continuous.requests_per_s:.3f} requests/s", flush=True)
-    static = bench.serve_statically(requests)
+    static = bench.serve_statically(requests, size)
     print(f"backlog  static     {static.requests_per_s:.3f} requests/s", flush=True)
     figures["static_rps_ratio"] = continuous.requests_per_s / static.requests_per_s
     figures["static_rps"] = static.requests_per_s
@@ -119,12 +132,16 @@ def compare_backlog(bench: Bench, count: int, figures: dict[str, float | int | s
 
 
 def compare_poisson(
-    bench: Bench, count: int, static_rps: float, figures: dict[str, float | int | str]
+    bench: Bench,
+    size: int,
+    count: int,
+    static_rps: float,
+    figures: dict[str, float | int | str],
 ) -> None:
     requests = make_requests(count, seed=2, requests_per_s=LOAD * static_rps)
     continuous = bench.serve_continuously(requests)
     print(f"poisson  continuous {latency(continuous.latencies_s)}", flush=True)
-    static = bench.serve_statically(requests)
+    static = bench.serve_statically(requests, size)
     print(f"poisson  static     {latency(static.latencies_s)}")
     print(f"poisson  streamed   {latency(static.streamed_s)}", flush=True)
     mean_s = statistics.mean(continuous.latencies_s)
@@ -154,14 +171,14 @@ def fill_memory(bench: Bench, count: int, figures: dict[str, float | int | str])
 class Bench:
     """Serves the same requests in either way, with one model in memory."""
 
-    def __init__(self, model: PagedModel, config: LlmConfig, batch_size: int) -> None:
+    def __init__(self, model: PagedModel, config: LlmConfig, slots: int) -> None:
         self._model = model
         self._config = config
-        self._batch_size = batch_size
+        self._slots = slots
 
     def serve_continuously(self, requests: Sequence[Request]) -> Served:
         clock = SkippingClock()
-        engine = self._engine(self._batch_size, clock)
+        engine = self._engine(self._slots, clock)
         began = clock()
         told: list[Told] = []
         while len(told) < len(requests) or not engine.runner.is_idle:
@@ -175,7 +192,7 @@ class Bench:
         ]
         return Served(latencies_s, latencies_s, clock() - began)
 
-    def serve_statically(self, requests: Sequence[Request]) -> Served:
+    def serve_statically(self, requests: Sequence[Request], size: int) -> Served:
         clock = SkippingClock()
         began = clock()
         latencies_s: list[float] = []
@@ -184,7 +201,7 @@ class Bench:
             rest = requests[len(latencies_s) :]
             clock.skip_to(began + rest[0].arrives_at)
             now = clock() - began
-            batch = [each for each in rest[: self._batch_size] if each.arrives_at <= now]
+            batch = [each for each in rest[:size] if each.arrives_at <= now]
             ended_at = StaticBatch(self._model, batch).run(clock)
             now = clock() - began
             latencies_s += [now - request.arrives_at for request in batch]

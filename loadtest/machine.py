@@ -6,22 +6,31 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+LIBRARIES = (
+    *("onnxruntime", "onnxruntime-gpu", "aiohttp", "uvloop", "websockets"),
+    "opencv-python-headless",
+)
+
 
 def describe() -> str:
     """One line: processor, cores, kernel, Python and the libraries that matter."""
-    libraries = " ".join(
-        f"{name} {version(name)}"
-        for name in ("onnxruntime", "aiohttp", "uvloop", "websockets", "opencv-python-headless")
-    )
+    libraries = " ".join(f"{name} {found}" for name in LIBRARIES if (found := _version(name)))
     return (
         f"{_processor()} · {os.cpu_count()} cores · Linux {platform.release()} · "
         f"Python {platform.python_version()} · {libraries}"
     )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def _processor() -> str:

@@ -157,6 +157,7 @@ class ModelBatcher:
 
     def on_batch(self, size: int, run_s: float) -> None:
         self.counters.run_s += run_s
+        self.counters.hops.observe_batch(size)
 
     def on_unavailable(self, reason: str, retry_at: float | None) -> None:
         self._unavailable, self._retry_at = reason, retry_at
@@ -172,6 +173,11 @@ class ModelBatcher:
     def num_queued(self) -> int:
         """Accepted items that no worker holds."""
         return self._policy.num_queued + self._dispatcher.num_waiting
+
+    def queue_age_s(self, now: float) -> float:
+        """How long the oldest queued item has waited; a stream that replaces its frame goes on
+        waiting."""
+        return self._policy.queue_age_s(now)
 
     @property
     def num_in_flight(self) -> int:

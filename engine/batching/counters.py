@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from engine.batching.hops import Hops
 from engine.types import Cancelled, Dropped, Failed, Outcome, Result
 
 
@@ -26,6 +27,7 @@ class Counters:
     retried: int = 0
     discarded: int = 0
     run_s: float = 0.0
+    hops: Hops = field(default_factory=Hops)
 
     @property
     def answered(self) -> int:
@@ -33,8 +35,9 @@ class Counters:
 
     def count(self, outcome: Outcome) -> None:
         match outcome:
-            case Result():
+            case Result(timing=timing):
                 self.results += 1
+                self.hops.observe(timing)
             case Dropped(reason):
                 self.dropped[reason.value] += 1
             case Failed():

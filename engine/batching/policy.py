@@ -158,6 +158,10 @@ class BatchPolicy:
         is_pressed = any(head is not None and head.is_late(in_time) for head in heads)
         return hold_s if is_pressed else 0.0
 
+    def queue_age_s(self, now: float) -> float:
+        """How long the lane that waits longest has waited; 0 when nothing is queued."""
+        return max(0.0, now - self._waiting_since()) if self._num_queued else 0.0
+
     def check_integrity(self) -> None:
         """Assert that the sums and indexes agree; for tests."""
         assert self._num_queued == sum(len(lane.ring) for lane in self._lanes.values())

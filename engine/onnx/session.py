@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, StartupError
 from engine.onnx import providers as execution
+from engine.onnx.diagnosis import find_missing
 from engine.pipeline import Arrays
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,17 @@ class Session:
     def providers(self) -> tuple[str, ...]:
         return tuple(self._session.get_providers())
 
+    @property
+    def takes_pixels(self) -> bool:
+        return False
+
+    def allow_padding(self) -> None:
+        """Nothing to do: any number of rows runs as it is."""
+
+    def stack(self, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        # One item needs no copy; stacking 320x256 costs 0.1 ms an item.
+        return rows[0][None] if len(rows) == 1 else np.stack(rows)
+
     def run(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """Run the network on arrays by input name; raises ``InvalidInput`` when they do not fit."""
         check_inputs(inputs, self._input_names, self._input_shapes, self._input_dtypes)
@@ -116,30 +129,70 @@ def open_session(path: Path, providers: Sequence[str], threads: int) -> Session:
         StartupError: file missing or damaged, provider missing or not in use, ONNX Runtime
             missing or installed twice; says how to fix it.
     """
+    check_build(providers)
+    if not path.is_file():
+        raise StartupError(f"model file {path} does not exist")
+    return Session(
+        load(str(path), path, execution.plain_options(providers), session_options(threads))
+    )
+
+
+def check_build(providers: Sequence[str]) -> None:
+    """Raises ``StartupError`` unless one build of ONNX Runtime is installed and has them."""
     execution.check_installed(installed_packages())
     import onnxruntime
 
     execution.check_available(providers, onnxruntime.get_available_providers())
-    if not path.is_file():
-        raise StartupError(f"model file {path} does not exist")
+
+
+def load(
+    model: str | bytes,
+    path: Path,
+    providers: Sequence[tuple[str, Mapping[str, str]]],
+    options: Any,
+) -> Any:
+    """ONNX Runtime's session on exactly these providers, which the build has; ``path`` is for
+    people.
+
+    Raises:
+        StartupError: damaged file, or the first provider is not really in use.
+    """
+    import onnxruntime
+
+    names = [name for name, _ in providers]
+    if execution.is_strict(names):
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
         session = onnxruntime.InferenceSession(
-            str(path),
-            sess_options=session_options(providers, threads),
-            providers=execution.provider_options(providers),
+            model, sess_options=options, providers=[(name, dict(each)) for name, each in providers]
         )
     except Exception as error:
         # ONNX Runtime's errors share no base class below Exception.
+        missing = find_missing(names[0], onnxruntime.cuda_version)
         raise StartupError(
-            f"model file {path} cannot be loaded on {', '.join(providers)}: {error}"
+            f"model file {path} cannot be loaded on {', '.join(names)}: {missing or error}"
         ) from error
     session.disable_fallback()
-    execution.check_in_use(providers, session.get_providers())
-    logger.info("%s runs on %s with %d thread(s)", path, session.get_providers(), threads)
-    return Session(session)
+    in_use = session.get_providers()
+    if in_use[:1] != names[:1]:
+        execution.check_in_use(names, in_use, find_missing(names[0], onnxruntime.cuda_version))
+    logger.info("%s runs on %s", path, describe_placement(session))
+    return session
 
 
-def session_options(providers: Sequence[str], threads: int) -> Any:
+def describe_placement(session: Any) -> str:
+    """Providers in use, with the number of nodes that each runs where ONNX Runtime tells it."""
+    try:
+        parts = session.get_provider_graph_assignment_info()
+    except Exception:  # noqa: BLE001 - older than 1.24, or not recorded
+        return ", ".join(session.get_providers())
+    nodes: Counter[str] = Counter()
+    for part in parts:
+        nodes[part.ep_name] += len(part.get_nodes())
+    return ", ".join(f"{name} ({count} nodes)" for name, count in nodes.most_common())
+
+
+def session_options(threads: int) -> Any:
     """Everything explicit, because the defaults suit a machine that does nothing else."""
     import onnxruntime
 
@@ -151,8 +204,7 @@ def session_options(providers: Sequence[str], threads: int) -> Any:
     # Idle pool threads spin for milliseconds by default and take the gateway's core.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    if execution.is_strict(providers):
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
 
 

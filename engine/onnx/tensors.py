@@ -47,6 +47,8 @@ class TensorPipeline:
         self._session = session
         self._example = find_example(session)
         self._joins = self._example is not None and rows_are_independent(session, self._example)
+        if self._joins:
+            session.allow_padding()
 
     @property
     def joins(self) -> bool:

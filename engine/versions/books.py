@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from engine.batching.counters import Counters
+from engine.batching.hops import Hops
 from engine.versions.track import Track
 from engine.workers.pool import PoolStatistics
 
@@ -17,6 +18,8 @@ def add_counters(total: Counters, more: Counters) -> None:
         value = getattr(more, field.name)
         if isinstance(value, Counter):
             getattr(total, field.name).update(value)
+        elif isinstance(value, Hops):
+            getattr(total, field.name).add(value)
         else:
             setattr(total, field.name, getattr(total, field.name) + value)
 
@@ -27,6 +30,7 @@ class Books:
     def __init__(self) -> None:
         self._gone = Counters()
         self._gone_restarts = 0
+        self._gone_cpu_s = 0.0
         self._gone_replaced: Counter[str] = Counter()
 
     def keep(self, track: Track) -> None:
@@ -34,6 +38,7 @@ class Books:
         statistics = track.pool.statistics()
         add_counters(self._gone, track.batcher.counters)
         self._gone_restarts += statistics.restarts
+        self._gone_cpu_s += statistics.cpu_s
         self._gone_replaced.update(statistics.replaced)
 
     def counters(self, tracks: Iterable[Track]) -> Counters:
@@ -45,6 +50,9 @@ class Books:
 
     def restarts(self, pools: Iterable[PoolStatistics]) -> int:
         return self._gone_restarts + sum(pool.restarts for pool in pools)
+
+    def cpu_s(self, pools: Iterable[PoolStatistics]) -> float:
+        return self._gone_cpu_s + sum(pool.cpu_s for pool in pools)
 
     def replaced(self, pools: Iterable[PoolStatistics]) -> dict[str, int]:
         total = Counter(self._gone_replaced)

@@ -24,6 +24,7 @@ def describe(
     books: Books,
     reloader: Reloader,
     num_lanes: int,
+    now: float,
 ) -> ModelStatistics:
     """Counters over all versions; readiness, workers and version are those of ``current``."""
     tracks = [track for edition in editions.in_memory() for track in edition.tracks]
@@ -53,6 +54,11 @@ def describe(
         cancelled=counters.cancelled,
         batches=counters.batches,
         retried=counters.retried,
+        run_s=counters.run_s,
+        hops=counters.hops.times_s,
+        batch_sizes=counters.hops.batch_sizes,
+        queue_age_s=max((track.batcher.queue_age_s(now) for track in tracks), default=0.0),
+        workers_cpu_s=books.cpu_s(pools.values()),
         predicted_run_s=0.0 if current is None else current.batcher.predicted_run_s,
         worker_memory_share=max((each.memory_share for each in pools.values()), default=0.0),
         workers_replaced=books.replaced(pools.values()),

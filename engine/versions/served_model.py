@@ -156,6 +156,7 @@ class ServedModel:
             books=self._books,
             reloader=self._reloader,
             num_lanes=len(self._lanes),
+            now=asyncio.get_running_loop().time(),
         )
 
     def check_integrity(self) -> None:

@@ -2,8 +2,8 @@
 
 The host's end lives on the event loop, the worker's end blocks. Both refuse a message over their
 limit, so neither ever buffers more than one message and one read. What the host has yet to send is
-bounded by the senders: a vision host has at most ``cuda_streams + prefetch_count`` batches outstanding, of a
-few dozen bytes per item; a language-model host heeds ``is_writable``.
+bounded by the senders: a vision host has at most ``cuda_streams + prefetch_count`` batches
+outstanding, of a few dozen bytes per item; a language-model host heeds ``is_writable``.
 """
 
 from __future__ import annotations

@@ -138,6 +138,16 @@ class Child:
         """Resident memory, shared slab pages included; 0 when the process is gone."""
         return self._resident()[0]
 
+    def cpu_s(self) -> float:
+        """Processor time so far, user and system; 0 when the process is gone."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                # After the name, which may hold anything, in brackets.
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def own_bytes(self) -> int:
         """Resident memory that is nobody else's: without the slab and mapped libraries."""
         resident, shared = self._resident()

@@ -114,6 +114,10 @@ class WorkerHost:
         """Resident memory of the worker, 0 without one."""
         return self._supervisor.rss_bytes()
 
+    def cpu_s(self) -> float:
+        """See :meth:`Supervisor.cpu_s`."""
+        return self._supervisor.cpu_s()
+
     def own_bytes(self) -> int:
         """Memory that is the worker's alone, 0 without one."""
         return self._supervisor.own_bytes()

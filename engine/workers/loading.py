@@ -75,7 +75,7 @@ class WorkerResources:
     @property
     def is_accelerated(self) -> bool:
         """Whether sessions are opened on a GPU, with buffers for fixed batch sizes."""
-        from engine.onnx.accelerated import is_accelerated
+        from engine.onnx.providers import is_accelerated
 
         return is_accelerated(self._execution_providers)
 

@@ -1,8 +1,9 @@
 """What a host and its worker say to each other over the control socket.
 
 Down: ``Start`` once, then ``RunBatch`` and ``Withdraw``, then perhaps ``Finish``. Up: ``Ready`` or
-``StartFailed`` once, then for each batch ``BatchRan`` and one ``ItemDone`` or ``ItemFailed`` per task. Payloads
-travel in the slab; answers travel here, because a retry needs its slab extent unchanged.
+``StartFailed`` once, then for each batch ``BatchRan`` and one ``ItemDone`` or ``ItemFailed`` per
+task. Payloads travel in the slab; answers travel here, because a retry needs its slab extent
+unchanged.
 """
 
 from __future__ import annotations

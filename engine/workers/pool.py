@@ -39,7 +39,8 @@ class PoolStatistics:
     """Snapshot of the workers; ``reason`` says why ``ready`` is false.
 
     ``memory_share`` is the fullest worker's share of its memory ceiling, 0 without one;
-    ``replaced`` counts planned replacements by cause.
+    ``replaced`` counts planned replacements by cause; ``cpu_s`` is the processor time of all
+    workers so far.
     """
 
     ready: bool
@@ -52,15 +53,16 @@ class PoolStatistics:
     slab_used_bytes: int = 0
     memory_share: float = 0.0
     replaced: dict[str, int] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
 
 class WorkerPool:
     """Worker processes and the slab that feeds them.
 
     Runs on the event loop that ``start`` runs on; that thread must outlive the pool, because the
-    workers die with it. Bounds: ``cuda_streams + prefetch_count`` batches per worker, the slab's bytes.
-    ``threads`` is intra-op threads per worker, at least 1: whoever knows all models divides the
-    container's cores between them (:func:`engine.workers.quota.threads_per_worker`).
+    workers die with it. Bounds: ``cuda_streams + prefetch_count`` batches per worker, the slab's
+    bytes. ``threads`` is intra-op threads per worker, at least 1: whoever knows all models divides
+    the container's cores between them (:func:`engine.workers.quota.threads_per_worker`).
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class WorkerPool:
             providers=self._providers,
             slab_used_bytes=self._placement.used_bytes if self._placement is not None else 0,
             memory_share=self._tending.memory_share,
+            cpu_s=self._staff.cpu_s(),
             replaced={wear.value: count for wear, count in self._staff.replaced.items()},
         )
 

@@ -34,6 +34,7 @@ class Staff:
         self._change: asyncio.Task[None] | None = None
         self._next_change_at = 0.0  # loop time
         self._former_restarts = 0  # of workers that have left
+        self._former_cpu_s = 0.0
 
     @property
     def hosts(self) -> tuple[WorkerHost, ...]:
@@ -43,6 +44,10 @@ class Staff:
     @property
     def restarts(self) -> int:
         return self._former_restarts + sum(host.restarts for host in self._hosts)
+
+    def cpu_s(self) -> float:
+        """Processor time of all workers so far."""
+        return self._former_cpu_s + sum(host.cpu_s() for host in self._hosts)
 
     def can_change(self, now: float) -> bool:
         """Whether ``hire``, ``retire`` or ``replace`` may be called at loop time ``now``."""
@@ -144,3 +149,4 @@ class Staff:
         await host.aclose(asyncio.get_running_loop().time() + DRAIN_S)
         self._passing.remove(host)
         self._former_restarts += host.restarts
+        self._former_cpu_s += host.cpu_s()

@@ -7,9 +7,11 @@
 
 While batch n runs, n + 1 is prepared and n - 1 interpreted. Batches run in the order of arrival
 whatever their preparation takes. With several pipelines on an accelerator, one per stream, each
-has a run thread, and they take batches from the same queue. An error stays with its item: ``InvalidInput`` is told to the
-caller, anything else becomes a reference that the log line with the traceback carries too. When a
-batch fails as a whole its items run again one by one, once, so that the one at fault fails alone.
+has a run thread, and they take batches from the same queue.
+
+An error stays with its item: ``InvalidInput`` is told to the caller, anything else becomes a
+reference that the log line with the traceback carries too. When a batch fails as a whole its items
+run again one by one, once, so that the one at fault fails alone.
 """
 
 from __future__ import annotations
@@ -134,14 +136,11 @@ class Stages:
         stages = [("prepare", self._prepare_forever)] * self._prepare_threads
         for name, stage in [*stages, ("interpret", self._answer_forever)]:
             threading.Thread(target=guarded(stage), name=name, daemon=True).start()
-        others = [
-            threading.Thread(
-                target=guarded(partial(self._run_forever, each)), name="run", daemon=True
-            )
-            for each in self._pipelines[1:]
-        ]
-        for thread in others:
-            thread.start()
+        others: list[threading.Thread] = []
+        for each in self._pipelines[1:]:
+            run = guarded(partial(self._run_forever, each))
+            others.append(threading.Thread(target=run, name="run", daemon=True))
+            others[-1].start()
         self._run_forever(self._pipelines[0])
         for thread in others:
             thread.join()

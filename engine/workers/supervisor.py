@@ -120,6 +120,8 @@ class Supervisor:
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
+        self._child_cpu_s = 0.0  # as of the last look
+        self._gone_cpu_s = 0.0
         self._last_sign = 0.0  # loop time of the last message, or when it became busy
         self._was_useful = False
         self._next_start_at = 0.0  # loop time
@@ -152,6 +154,12 @@ class Supervisor:
     def rss_bytes(self) -> int:
         """Resident memory of the worker, 0 without one."""
         return self._child.rss_bytes() if self._child is not None else 0
+
+    def cpu_s(self) -> float:
+        """Processor time of all workers that the slot has had, as far as it was asked for."""
+        if self._child is not None:
+            self._child_cpu_s = max(self._child_cpu_s, self._child.cpu_s())
+        return self._gone_cpu_s + self._child_cpu_s
 
     def own_bytes(self) -> int:
         """See :meth:`Child.own_bytes`; 0 without a worker."""
@@ -273,6 +281,8 @@ class Supervisor:
         finally:
             self._loaded = None
             await _stop(child)
+            self._gone_cpu_s += self._child_cpu_s
+            self._child_cpu_s = 0.0
             self._child = None
 
     async def _wait_loaded(self, child: Child, loaded: asyncio.Future[None]) -> None:

@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from engine.histogram import Histogram
 from gateway.metrics import PREFIX, Samples, counter, gauge
 from gateway.session.delivery_totals import DeliveryTotals
-from gateway.session.histogram import Histogram
 from gateway.session.text_totals import TextTotals
 
 

@@ -28,6 +28,7 @@ from gateway.api.forms import first_file
 from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.pictures import check_picture
+from gateway.stream.credit_pool import CreditPools
 
 # Each may hold a whole picture in memory while it waits.
 MAX_CONCURRENT_REQUESTS = 64
@@ -64,12 +65,14 @@ class InferApi:
         streams: StreamsConfig,
         authenticate: Authenticate,
         admit: Callable[[str, Priority], Priority],
+        credit: CreditPools,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._streams = streams
         self._authenticate = authenticate
         self._admit = admit
+        self._credit = credit
         self._num_running = 0
 
     def routes(self) -> list[web.RouteDef]:
@@ -105,15 +108,19 @@ class InferApi:
             if not isinstance(event, Progress) and not answered.done():
                 answered.set_result(event)
 
-        lane = self._engine.open_lane(spec, emit)
+        share = self._credit.of(spec.model).open(1)  # a place that no stream was promised
         try:
-            lane.offer(item)
-            async with asyncio.timeout_at(deadline + SAFETY_GAP_S):
-                return await answered
-        except TimeoutError:
-            return Dropped(DropReason.DEADLINE)
+            lane = self._engine.open_lane(spec, emit)
+            try:
+                lane.offer(item)
+                async with asyncio.timeout_at(deadline + SAFETY_GAP_S):
+                    return await answered
+            except TimeoutError:
+                return Dropped(DropReason.DEADLINE)
+            finally:
+                lane.close()
         finally:
-            lane.close()
+            share.close()
 
     def _annotation(self, request: web.Request) -> str | None:
         """Which annotated picture the caller wants instead of JSON; None: JSON."""

@@ -9,6 +9,7 @@ from aiohttp import web
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from engine.base import Engine, ModelStatistics
+from gateway.api.hop_metrics import hop_families
 from gateway.api.pressure_metrics import pressure_families
 from gateway.api.text_metrics import llm_families, prompt_families
 from gateway.api.version_metrics import version_families
@@ -21,6 +22,7 @@ from gateway.session.registry import (
     LatencyStatistics,
     ModelReceipts,
     SessionRegistry,
+    SessionStatistics,
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,9 +59,11 @@ class MetricsApi:
         yield from self._loop_families()
         yield from pressure_families(self._pressure.statistics())
         yield from self._connection_families()
-        yield from self._session_families()
+        sessions = self._sessions.statistics()
+        yield from _session_families(sessions)
         models = self._engine.statistics().models
         yield from _engine_families(models)
+        yield from hop_families(models, sessions.models)
         yield from version_families(models)
         yield from llm_families(models)
 
@@ -89,18 +93,6 @@ class MetricsApi:
         yield counter("message_bytes", "Payload bytes of WebSocket messages.", sizes)
         yield from _network_families(now)
 
-    def _session_families(self) -> Iterator[Metric]:
-        now = self._sessions.statistics()
-        yield gauge("sessions", "Open sessions, also before their hello.", [({}, now.sessions)])
-        yield counter("sessions_opened", "Sessions opened.", [({}, now.sessions_opened)])
-        yield counter("sessions_refused", "Sessions over the limit.", [({}, now.sessions_refused)])
-        yield from _detached_families(now.detached)
-        yield gauge("streams", "Open streams.", [({}, now.streams)])
-        yield gauge("outbox_bytes", "Bytes waiting for slow readers.", [({}, now.outbox_bytes)])
-        yield gauge("input_bytes", "Bytes of unanswered frames.", [({}, now.input_bytes)])
-        yield from _receipt_families(now.models)
-        yield from prompt_families(now)
-
 
 def _network_families(now: ConnectionStatistics) -> Iterator[Metric]:
     """Of the open connections together: a label for each would never end."""
@@ -119,6 +111,18 @@ def _network_families(now: ConnectionStatistics) -> Iterator[Metric]:
     yield counter("tcp_retransmits", "TCP segments sent again.", [({}, now.segments_again)])
     help_text = "How often the fullest outbox made room for the others."
     yield counter("outboxes_relieved", help_text, [({}, now.outboxes_relieved)])
+
+
+def _session_families(now: SessionStatistics) -> Iterator[Metric]:
+    yield gauge("sessions", "Open sessions, also before their hello.", [({}, now.sessions)])
+    yield counter("sessions_opened", "Sessions opened.", [({}, now.sessions_opened)])
+    yield counter("sessions_refused", "Sessions over the limit.", [({}, now.sessions_refused)])
+    yield from _detached_families(now.detached)
+    yield gauge("streams", "Open streams.", [({}, now.streams)])
+    yield gauge("outbox_bytes", "Bytes waiting for slow readers.", [({}, now.outbox_bytes)])
+    yield gauge("input_bytes", "Bytes of unanswered frames.", [({}, now.input_bytes)])
+    yield from _receipt_families(now.models)
+    yield from prompt_families(now)
 
 
 def _detached_families(now: DetachedStatistics) -> Iterator[Metric]:
@@ -180,6 +184,12 @@ def _engine_families(models: tuple[ModelStatistics, ...]) -> Iterator[Metric]:
         return [({"model": model.model}, read(model)) for model in models]
 
     yield gauge("model_ready", "1 when the model serves.", each(lambda m: m.ready))
+    providers: Samples = [
+        ({"model": model.model, "provider": provider}, 1)
+        for model in models
+        for provider in model.providers
+    ]
+    yield gauge("model_provider", "1 for what a model runs on.", providers)
     yield gauge("workers_alive", "Worker processes that serve.", each(lambda m: m.workers_alive))
     yield gauge("workers_wanted", "Worker processes wanted.", each(lambda m: m.workers_wanted))
     yield counter("worker_restarts", "Workers started again.", each(lambda m: m.worker_restarts))

@@ -16,6 +16,7 @@ from gateway.commands.scrape import Change, Scrape, scrape
 from gateway.commands.stream import DEFAULT_URL
 
 _NOTHING = "·"
+_HOPS = ("queue", "batch", "prepare", "run", "interpret", "order")
 
 
 def top(
@@ -67,6 +68,9 @@ def view(change: Change, url: str) -> RenderableType:
     frame_models = [model for model in all_models if model not in text_models]
     if frame_models:
         parts.append(_frames(change, frame_models))
+        hops = _hops(change, frame_models)
+        if hops.row_count:
+            parts.append(hops)
     if text_models:
         parts.append(_text(change, text_models))
     drops = _drops(change)
@@ -111,6 +115,36 @@ def _frames(change: Change, models: Sequence[str]) -> Table:
             _megabytes(now.value("clawstream_worker_rss_bytes", model=model)),
         )
     return table
+
+
+def _hops(change: Change, models: Sequence[str]) -> Table:
+    """Mean time of a result in each hop, and how busy the workers were; the longest hop stands
+    out."""
+    table = _table("where the time goes", ("model", *_HOPS, "oldest", "busy", "cpu"))
+    name = "clawstream_hop_seconds"
+    for model in models:
+        means = [_mean(change, name, model=model, hop=hop) for hop in _HOPS]
+        if not any(means):
+            continue
+        workers = change.after.value("clawstream_workers_alive", model=model) or 1.0
+        busy = change.rate("clawstream_batch_run_seconds_total", model=model) / workers
+        texts = [_NOTHING if mean is None else _duration(mean) for mean in means]
+        longest = max(range(len(means)), key=lambda index: means[index] or 0.0)
+        texts[longest] = f"[bold]{texts[longest]}[/bold]"
+        table.add_row(
+            model,
+            *texts,
+            _duration(change.after.value("clawstream_queue_age_seconds", model=model)),
+            f"{busy:.0%}",
+            f"{change.rate('clawstream_worker_cpu_seconds_total', model=model):.0%}",
+        )
+    return table
+
+
+def _mean(change: Change, name: str, **labels: str) -> float | None:
+    """Of a histogram, over the interval; None when nothing was counted."""
+    count = change.rate(f"{name}_count", **labels)
+    return change.rate(f"{name}_sum", **labels) / count if count > 0 else None
 
 
 def _text(change: Change, models: Sequence[str]) -> Table:

@@ -309,6 +309,12 @@ class Connection:
 
     def _flush(self) -> None:
         """Send until nothing waits; each message is chosen when there is room for it."""
+        try:
+            self._send_turn()
+        finally:
+            self._socket.flush()
+
+    def _send_turn(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
             if self._ending.done():
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -32,18 +31,19 @@ class TimerLoop(Protocol):
     def call_at(self, when: float, callback: Callback, /) -> LoopTimer: ...
 
 
-@dataclass(slots=True, eq=False)
 class Timer:
     """A callback to come. ``cancel`` is idempotent, also after it ran."""
 
-    clock: Clock
-    when: float
-    callback: Callback | None
+    __slots__ = ("_clock", "callback")
+
+    def __init__(self, clock: Clock, callback: Callback) -> None:
+        self._clock = clock
+        self.callback: Callback | None = callback  # None: it is over
 
     def cancel(self) -> None:
         if self.callback is not None:
             self.callback = None
-            self.clock._forget_one()
+            self._clock._forget_one()
 
 
 class Clock:
@@ -77,10 +77,11 @@ class Clock:
 
     def call_at(self, when: float, callback: Callback) -> Timer:
         """Run ``callback`` once, at most ``EARLY_S`` before ``when``."""
-        timer = Timer(self, when, callback)
+        timer = Timer(self, callback)
         self._num_made += 1
         heapq.heappush(self._heap, (when, self._num_made, timer))
-        self._arm()
+        if when < self._armed_for:
+            self._arm()
         return timer
 
     def aclose(self) -> None:
@@ -109,12 +110,15 @@ class Clock:
         due, last_made = self._loop.time() + EARLY_S, self._num_made
         try:
             while self._heap and self._heap[0][0] <= due and self._heap[0][1] <= last_made:
-                _, _, timer = heapq.heappop(self._heap)
+                timer = heapq.heappop(self._heap)[2]
                 callback, timer.callback = timer.callback, None
                 if callback is None:
                     self._num_stale -= 1
-                else:
-                    _run(callback)
+                    continue
+                try:
+                    callback()
+                except Exception:  # one timer must not take the others with it
+                    logger.exception("a timer failed")
         finally:
             self._is_running = False
             self._arm()
@@ -127,10 +131,3 @@ class Clock:
             heapq.heapify(self._heap)
             self._num_stale = 0
         self._arm()
-
-
-def _run(callback: Callback) -> None:
-    try:
-        callback()
-    except Exception:  # one timer must not take the others with it
-        logger.exception("a timer failed")

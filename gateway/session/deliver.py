@@ -136,10 +136,21 @@ class Deliver:
         return True
 
     def put(self, stream: AnyStream, entry: Entry) -> None:
-        """Queue a message of an open stream; events are kept until they are acknowledged."""
-        if isinstance(stream, TextStream) and isinstance(entry, StreamText):
-            self._log(stream, entry)
-        self._queue(stream, entry)
+        """Queue a message of an open stream."""
+        if self._outbox is None:
+            return
+        try:
+            self._outbox.put(stream.id, entry)
+        except OutboxFull as error:
+            self._fail_slow_reader(error)
+
+    def put_event(self, stream: TextStream, event: StreamText) -> None:
+        """Queue an event of an open stream, which is kept until it is acknowledged."""
+        num_bytes = stream.log.append(event)
+        if self._outbox is None:
+            self.on_logged(stream, num_bytes)
+        else:
+            self.put(stream, event)
 
     def open(self, stream: AnyStream) -> None:
         """The stream exists from here on."""
@@ -152,11 +163,11 @@ class Deliver:
         """The stream goes on, on a new connection, with what has to be told again."""
         self._open(stream)
         for event in events:
-            self._queue(stream, event)
+            self.put(stream, event)
         if isinstance(stream, FrameStream):
             self.tell(Credit(stream=stream.id, **stream.credit.grant._asdict()))
         elif stream.state is StreamState.CLOSED:
-            self._queue(stream, closed_entry(stream))
+            self.put(stream, closed_entry(stream))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
@@ -288,7 +299,8 @@ class Deliver:
             now = self._now()
             stream.tally.count_result()
             stream.note_served(now - frame.received_at, now)
-            self._on_latency(stream.settings.lane.model, now - frame.received_at)
+            order_s = frame.sequenced_at - frame.completed_at
+            self._on_latency(stream.settings.lane.model, now - frame.received_at, order_s)
         else:
             stream.tally.count_dropped(reason)
             stream.note_given_up()
@@ -305,20 +317,6 @@ class Deliver:
         else:
             keep = _KEEP[stream.settings.lane.policy]
         self._outbox.open_stream(stream.id, weight=weight, keep=keep)
-
-    def _log(self, stream: TextStream, entry: StreamText) -> None:
-        if entry.kind is OutgoingKind.EVENT:
-            num_bytes = stream.log.append(entry)
-            if self._outbox is None:
-                self.on_logged(stream, num_bytes)
-
-    def _queue(self, stream: AnyStream, entry: Entry) -> None:
-        if self._outbox is None:
-            return
-        try:
-            self._outbox.put(stream.id, entry)
-        except OutboxFull as error:
-            self._fail_slow_reader(error)
 
     def _release(self, stream: FrameStream, released: list[tuple[int, Result]]) -> None:
         for seq, result in released:

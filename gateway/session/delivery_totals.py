@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.session.histogram import GAP_BOUNDS_S, LAG_BOUNDS_S, Histogram
+from engine.histogram import Histogram
+from gateway.session.histogram import GAP_BOUNDS_S, LAG_BOUNDS_S
 from gateway.stream.release import Departure
 
 TOLERANCE = 0.15  # of the announced pace

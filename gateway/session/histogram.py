@@ -1,8 +1,6 @@
-"""Counts of values per bucket, and the buckets of answers."""
+"""The buckets of answers."""
 
 from __future__ import annotations
-
-from bisect import bisect_left
 
 # Upper bounds, seconds; the last bucket has none. Fine where steps are: a pace of 20 to 50 tokens/s
 # is told from its neighbours.
@@ -16,16 +14,3 @@ GAP_BOUNDS_S = (
     *(0.1, 0.15, 0.25, 0.5, 1.0, 2.5),
 )
 LAG_BOUNDS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 2.5)
-
-
-class Histogram:
-    """Counts per bucket, not cumulative; one more bucket than bounds."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value

@@ -38,6 +38,7 @@ class Outflow:
         self.item_id = item_id
         self._decider = decider
         self._clock = clock
+        self._now = clock.now
         self._table = table
         self._delivery = timer
         self._lane = lane if isinstance(lane, TextLane) else None  # a check of 9 us: once
@@ -83,7 +84,7 @@ class Outflow:
         """A token came from the engine."""
         if self._is_over:
             return
-        self._decider.push(text, self._clock.now())
+        self._decider.push(text, self._now())
         self._delivery.hold(text)
         if self._timer is None and not self._is_blocked:
             self._advance()
@@ -91,7 +92,7 @@ class Outflow:
     def finish(self) -> None:
         """The engine has said everything: ``on_drained`` follows the last text, perhaps now."""
         self._is_finished = True
-        self._decider.finish(self._clock.now())
+        self._decider.finish(self._now())
         if not self._is_blocked:
             self._stop_timer()  # the decider may be in more of a hurry now
             self._advance()
@@ -100,7 +101,7 @@ class Outflow:
         """Everything that is held leaves now, whatever the pace and the room."""
         self._stop_timer()
         while self._decider.reserve and not self._is_over:
-            self._depart()
+            self._depart(self._now())
         self._is_blocked = False
         self._advance()
 
@@ -122,8 +123,8 @@ class Outflow:
 
     def _advance(self) -> None:
         self._timer = None
+        now = self._now()
         while not self._is_over:
-            now = self._clock.now()
             send_at = self._decider.next_send_time(now)
             if send_at is None:
                 break
@@ -133,14 +134,14 @@ class Outflow:
             if not self._has_room():
                 self._is_blocked = True
                 return
-            self._depart()
+            self._depart(now)
         if self._is_finished and not self._is_over:
             self.drop()
             self._on_drained()
 
-    def _depart(self) -> None:
-        self._departed_at = self._clock.now()
-        departure = self._decider.take(self._departed_at)
+    def _depart(self, now: float) -> None:
+        self._departed_at = now
+        departure = self._decider.take(now)
         self._delivery.depart(departure)
         self._send(departure)
 

@@ -261,7 +261,7 @@ class Prompts:
 
     def _tell_again(self, stream: TextStream, answer: Answer) -> None:
         for entry in replay_entries(stream, answer.id, answer.text):
-            self._deliver.put(stream, entry)
+            self._deliver.put_event(stream, entry)
         if isinstance(answer.ending, EndOutput):
             self._put_end(stream, answer.ending)
         elif isinstance(answer.ending, ErrorMessage):
@@ -284,9 +284,10 @@ class Prompts:
         match event:
             case Progress(text):
                 prompt.timer.token(text)
-                prompt.outflow.push(text)
-                if prompt.outflow.num_chars > self._limits.max_outbox_bytes:
-                    self._deliver.fail_for_text(prompt.outflow.num_chars)
+                outflow = prompt.outflow
+                outflow.push(text)
+                if outflow.num_chars > self._limits.max_outbox_bytes:
+                    self._deliver.fail_for_text(outflow.num_chars)
             case Cancelled() | Dropped(DropReason.CANCELLED):
                 self._withdraw(stream, prompt)
             case _:
@@ -295,12 +296,13 @@ class Prompts:
 
     def _send(self, stream: TextStream, key: int, departure: Departure) -> None:
         """Text leaves; from here on it has been told."""
-        answer, outflow = stream.running[key].answer, stream.running[key].outflow
+        prompt = stream.running[key]
+        answer, timing = prompt.answer, None
         answer.append(departure.text)
-        is_timed = stream.settings.timing and self._deliver.pressure.allows_extras
-        timing = outflow.timing(departure) if is_timed else None
+        if stream.settings.timing and self._deliver.pressure.allows_extras:
+            timing = prompt.outflow.timing(departure)
         for entry in token_entries(stream, answer.id, departure, timing):
-            self._deliver.put(stream, entry)
+            self._deliver.put_event(stream, entry)
 
     def _answer(self, stream: TextStream, key: int) -> None:
         """All the text has left: what the engine said at the end follows."""
@@ -387,7 +389,7 @@ class Prompts:
     # --- events
 
     def _put_end(self, stream: TextStream, ending: EndOutput) -> None:
-        self._deliver.put(stream, end_entry(stream, ending))
+        self._deliver.put_event(stream, end_entry(stream, ending))
 
     def _put_error(self, stream: TextStream, error: ErrorMessage) -> None:
-        self._deliver.put(stream, prompt_error_entry(stream, error))
+        self._deliver.put_event(stream, prompt_error_entry(stream, error))

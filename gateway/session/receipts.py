@@ -86,20 +86,23 @@ def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
 
 def token_entries(
     stream: TextStream, prompt_id: str, departure: Departure, timing: TokenTiming | None
-) -> Iterator[StreamText]:
+) -> list[StreamText]:
     """New text of one prompt, as one event, or as more if no message could hold it."""
     pace_s, num_texts, text = departure.pace_s, departure.num_texts, departure.text
+    entries = []
     for start in range(0, len(text), _EVENT_CHARS):
+        seq = stream.take_seq()
         token = Token(
             stream=stream.id,
             id=prompt_id,
-            seq=stream.take_seq(),
+            seq=seq,
             text=text[start : start + _EVENT_CHARS],
             pace=UNSET if pace_s is None else round(1e3 * pace_s, 2),
             count=num_texts if num_texts > 1 and start == 0 else UNSET,
             timing=UNSET if timing is None else timing,
         )
-        yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)
+        entries.append(StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=seq))
+    return entries
 
 
 def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[StreamText]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from engine.histogram import HOP_BOUNDS_S, Histogram
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.detached import DetachedSessions, DetachedStatistics
 from gateway.session.resume_tokens import ResumeTokens
@@ -70,6 +71,7 @@ class ModelReceipts(Receipts):
     """Those of frames and tensors."""
 
     latency: LatencyStatistics
+    order: Histogram  # waits for earlier frames, seconds; live, not copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class _Model:
     tally: Tally = field(default_factory=Tally)
     latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
     latency_sum_s: float = 0.0
+    order: Histogram = field(default_factory=lambda: Histogram(HOP_BOUNDS_S))
 
 
 class SessionRegistry:
@@ -167,11 +170,13 @@ class SessionRegistry:
         """The model's answers, over HTTP as well; bounded as ``tally_of``."""
         return self._texts.setdefault(model, TextTotals())
 
-    def observe_latency(self, model: str, latency_s: float) -> None:
-        """A result was handed to the writer that long after its frame arrived."""
+    def observe_latency(self, model: str, latency_s: float, order_s: float = 0.0) -> None:
+        """A result was handed to the writer that long after its frame arrived; for ``order_s`` of
+        it, the result waited for those of earlier frames."""
         totals = self._models.setdefault(model, _Model())
         totals.latency_counts[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
         totals.latency_sum_s += latency_s
+        totals.order.observe(order_s)
 
     def statistics(self) -> SessionStatistics:
         return SessionStatistics(
@@ -188,6 +193,7 @@ class SessionRegistry:
                     latency=LatencyStatistics(
                         counts=tuple(totals.latency_counts), sum_s=totals.latency_sum_s
                     ),
+                    order=totals.order,
                 )
                 for name, totals in self._models.items()
             },

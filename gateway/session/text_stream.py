@@ -59,6 +59,7 @@ class TextStream(OpenStream):
         self._untold: list[Callable[[], None]] | None = None
         self._num_events = 0
         self._num_prompts = 0
+        self._has_blocked = False  # some answer found no room
 
     @property
     def is_answered(self) -> bool:
@@ -92,15 +93,21 @@ class TextStream(OpenStream):
     def has_room(self, max_ahead: int) -> bool:
         """Whether fewer than ``max_ahead`` events per answer wait for the socket; a connection that
         is lost has none to wait for."""
-        num_ahead = self.last_seq - self._sent_seq
-        return self._untold is not None or num_ahead < max_ahead * max(1, len(self.running))
+        num_ahead = self._num_events - 1 - self._sent_seq
+        if num_ahead < max_ahead or self._untold is not None:
+            return True
+        self._has_blocked = num_ahead >= max_ahead * len(self.running)
+        return not self._has_blocked
 
     def note_sent(self, seq: int) -> None:
         """The event was written."""
-        self._sent_seq = max(self._sent_seq, seq)
-        self._resume()
+        if seq > self._sent_seq:
+            self._sent_seq = seq
+        if self._has_blocked:
+            self._resume()
 
     def _resume(self) -> None:
+        self._has_blocked = False
         for prompt in tuple(self.running.values()):
             prompt.outflow.resume()
 

@@ -32,7 +32,7 @@ class AckWindow:
         if seq <= self._acknowledged_seq:
             return  # acknowledged ahead, with a later frame's drop
         self._unacknowledged.append(seq)
-        if self._is_full and self._full_since is None:
+        if self._full_since is None and self._is_full:
             self._full_since = now
 
     def acknowledge(self, seq: int, now: float) -> None:
@@ -40,8 +40,9 @@ class AckWindow:
         if seq <= self._acknowledged_seq:
             return
         self._acknowledged_seq = seq
-        remaining = (other for other in self._unacknowledged if other > seq)
-        self._unacknowledged = deque(remaining, maxlen=WINDOW_MESSAGES)
+        unacknowledged = self._unacknowledged
+        while unacknowledged and unacknowledged[0] <= seq:
+            unacknowledged.popleft()
         self._full_since = now if self._is_full else None
 
     def restart(self, seq: int) -> None:

@@ -14,9 +14,10 @@ class ByteMeter:
 
     def add(self, num_bytes: int) -> None:
         """Some more are held, or (negative) fewer."""
-        self.used += num_bytes
-        if self._whole is not None:
-            self._whole.add(num_bytes)
+        meter: ByteMeter | None = self
+        while meter is not None:
+            meter.used += num_bytes
+            meter = meter._whole
 
     def leave(self) -> None:
         """Stand alone from now on; idempotent."""

@@ -22,6 +22,7 @@ class Congestion:
 
     def __init__(self) -> None:
         self.num_jumps = 0
+        self.is_over = True  # nothing is slowed down, nor was a moment ago: most of the time
         self._usual_ms: float | None = None
         self._since: float | None = None
         self._factor = 1.0
@@ -45,6 +46,7 @@ class Congestion:
                 self._since = None
             elif above_ms < CLEAR_MS:
                 self._since = None
+        self.is_over = self._since is None and self._factor == 1.0
         if self._since is None:
             self._usual_ms += USUAL_GAIN * (network.rtt_ms - self._usual_ms)
 
@@ -56,4 +58,5 @@ class Congestion:
             change = (1.0 - SLOW_DOWN_PER_S) ** elapsed_s
             factor = self._factor * change if self.is_active else self._factor / change
             self._factor = min(1.0, max(LEAST_FACTOR, factor))
+            self.is_over = self._since is None and self._factor == 1.0
         return self._factor

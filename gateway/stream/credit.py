@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from gateway.stream.credit_pool import START_PLACES, CreditShare
+from gateway.stream.credit_pool import CreditShare
 from gateway.stream.token_bucket import TokenBucket
 
 # Windows. A client that keeps to its credit never comes near this: it is broken or hostile.
@@ -52,7 +52,7 @@ class CreditWindow:
         self._share = share
         self._num_frames = max_frames  # of the window in use
         if share is not None:
-            self._num_frames = min(max_frames, START_PLACES, share.fair)
+            self._num_frames = min(max_frames, share.start)
         self._announced = Grant(self._num_frames, max_bytes)
         self._interval_s: float | None = None  # between two answers, smoothed
         self._in_flight_s = 0.0  # smoothed

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from engine.errors import Overloaded
 
-# Idle streams must not hold what others need: whoever uses its credit up gets more.
+# Idle streams must not hold what others need: a stream begins with a few places, one in sixteen of
+# those that are free at most, and gets more when it has used them up.
 START_PLACES = 4
+_START_SHARE = 16
 _UNBOUNDED = 1 << 30  # of a model whose queue is not known
 _RETRY_AFTER_S = 1.0
 
@@ -48,6 +50,11 @@ class CreditShare:
         self._is_closed = False
         self.num_places = 1
         pool.num_free -= 1
+
+    @property
+    def start(self) -> int:
+        """How many places to begin with."""
+        return max(1, min(self._most, START_PLACES, self._pool.num_free // _START_SHARE))
 
     @property
     def fair(self) -> int:

@@ -50,18 +50,18 @@ class EventLog:
         """
         if event.seq != self.next_seq:
             raise ValueError(f"event {event.seq} cannot follow {self.next_seq - 1}")
-        size_before = self.size_bytes
-        self._events.append(event)
+        size_before, events = self.size_bytes, self._events
+        events.append(event)
         self.next_seq += 1
-        self.size_bytes += _size_bytes(event)
-        while len(self._events) > self._max_events or self.size_bytes > self._max_bytes:
+        self.size_bytes += len(event.text) + EVENT_BYTES
+        while len(events) > self._max_events or self.size_bytes > self._max_bytes:
             self._forget_oldest()
         return self.size_bytes - size_before
 
     def acknowledge(self, seq: int) -> None:
         """The client has everything up to ``seq``; what lies beyond the newest event is ignored."""
         self._acknowledged = max(self._acknowledged, min(seq, self.next_seq - 1))
-        while self._events and self.first_seq <= self._acknowledged:
+        for _ in range(self._acknowledged + 1 - self.first_seq):
             self._forget_oldest()
 
     def after(self, last_seq: int) -> tuple[StreamText, ...] | None:

@@ -48,15 +48,24 @@ class SourceEstimate:
 
     def observe(self, gap_s: float) -> None:
         """A token arrived so long after the one before it."""
-        self._excursion_s = max(0.0, self._excursion_s + gap_s - self.gap_s)
-        self.worst_s = max(self.worst_s, self._excursion_s)
-        self.lateness_s = max(self._excursion_s, self.lateness_s * LATENESS_KEEP)
-        self._watch_late_gaps(gap_s)
-        longest_s = LONGEST_GAP_RATIO * max(self.gap_s, self._least_gap_s)
-        self.gap_s += GAIN * (min(gap_s, longest_s) - self.gap_s)
+        mean_s = self.gap_s
+        excursion_s = self._excursion_s + gap_s - mean_s
+        if excursion_s < 0.0:
+            excursion_s = 0.0
+        elif excursion_s > self.worst_s:
+            self.worst_s = excursion_s
+        self._excursion_s = excursion_s
+        faded_s = self.lateness_s * LATENESS_KEEP
+        self.lateness_s = excursion_s if excursion_s > faded_s else faded_s
+        if gap_s > LATE_GAP_RATIO * mean_s:
+            self._note_late_gap()
+            gap_s = min(gap_s, LONGEST_GAP_RATIO * max(mean_s, self._least_gap_s))
+        else:
+            self._num_late = 0
+        self.gap_s += GAIN * (gap_s - mean_s)
 
-    def _watch_late_gaps(self, gap_s: float) -> None:
-        self._num_late = self._num_late + 1 if gap_s > LATE_GAP_RATIO * self.gap_s else 0
+    def _note_late_gap(self) -> None:
+        self._num_late += 1
         if self._num_late == LATE_GAPS_IN_A_ROW:
             # It slows down, and the mean has not followed yet: what is late now will be later.
             self._num_late = 0

@@ -72,6 +72,10 @@ class StreamQueue:
 
     def put(self, entry: Entry) -> None:
         """Append, or extend the last entry if both are drops that may be told as one."""
+        if isinstance(entry, StreamText):
+            self._entries.append(entry)
+            self._resize(len(entry.text))
+            return
         if isinstance(entry, DropRange) and self._entries:
             last = self._entries[-1]
             merged = last.merge(entry) if isinstance(last, DropRange) else None
@@ -85,9 +89,12 @@ class StreamQueue:
         """The next message; the queue must not be empty."""
         if self._begun is not None:
             return self._take_part(self._begun)
-        entry = self._pop()
+        entry = self._entries[0]
         if isinstance(entry, StreamText):
+            self._entries.popleft()
+            self._resize(-len(entry.text))
             return self._outgoing_text(entry)
+        self._pop()
         if isinstance(entry, DropRange):
             return self._take_drops(entry, now)
         reason = self._reason_to_drop(entry, now, self._num_results)
@@ -204,6 +211,8 @@ class StreamQueue:
         self._meter.add(num_bytes)
 
     def _outgoing_text(self, entry: StreamText) -> Outgoing:
+        if entry.kind is OutgoingKind.EVENT:
+            return Outgoing(kind=entry.kind, data=entry.text, stream=self.stream, seq=entry.seq)
         answers_frame = entry.seq is not None and entry.kind is OutgoingKind.STREAM
         return Outgoing(
             kind=entry.kind,

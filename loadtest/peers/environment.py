@@ -8,7 +8,11 @@ import venv
 from pathlib import Path
 
 SETUP_S = 600.0
-REQUIREMENTS = {"litserve": ("litserve==0.2.19",), "mosec": ("mosec==0.9.8",)}
+_PICTURES = ("onnxruntime==1.32.0", "opencv-python-headless==5.0.0.93")
+REQUIREMENTS = {
+    "litserve": ("litserve==0.2.19", *_PICTURES),
+    "mosec": ("mosec==0.9.8", *_PICTURES),
+}
 
 
 def python_of(peer: str, folder: Path) -> Path:
@@ -20,10 +24,11 @@ def python_of(peer: str, folder: Path) -> Path:
     home = folder / peer
     python = home / "bin" / "python"
     stamp = home / ".installed"
-    if not stamp.exists():
-        print(f"installing {' '.join(REQUIREMENTS[peer])} into {home}", file=sys.stderr)
+    wanted = " ".join(REQUIREMENTS[peer])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"installing {wanted} into {home}", file=sys.stderr)
         venv.create(home, with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS[peer]]
         subprocess.run(command, check=True, timeout=SETUP_S)
-        stamp.touch()
+        stamp.write_text(wanted)
     return python

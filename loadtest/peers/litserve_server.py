@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import litserve  # type: ignore[import-not-found]
-from fastapi import Request  # type: ignore[import-not-found]
+from fastapi import Request
 
 BATCH_TIMEOUT_S = 0.010
 

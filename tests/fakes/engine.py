@@ -247,6 +247,8 @@ class FakeEngine:
             failed=counters.failed,
             cancelled=counters.cancelled,
             batches=counters.batches,
+            hops=counters.hops.times_s,
+            batch_sizes=counters.hops.batch_sizes,
         )
 
 

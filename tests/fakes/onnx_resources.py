@@ -10,7 +10,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from engine.config import GpuConfig
 from engine.manifest import InputSpec
+from engine.onnx.accelerated import Accelerator, open_accelerated
+from engine.onnx.binding import BoundSession
 from engine.pipeline import Arrays
 
 Shape = tuple[int | str | None, ...]
@@ -79,6 +82,18 @@ class OrtResources:
 
     def open_session(self, path: Path, picture: InputSpec | None = None) -> OrtSession:
         return OrtSession(path)
+
+
+class FixedBufferResources:
+    """The way of accelerators on the CPU: pixels in, fixed batch sizes, bound buffers."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._accelerator = Accelerator(
+            providers=PlainSession.providers, gpu=GpuConfig(), sizes=sizes, engines=Path()
+        )
+
+    def open_session(self, path: Path, picture: InputSpec | None = None) -> BoundSession:
+        return open_accelerated(path, self._accelerator, picture)
 
 
 class FunctionResources:

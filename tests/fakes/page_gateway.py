@@ -52,6 +52,7 @@ class Behaviour:
     answer_every: int = 1  # other frames are dropped as superseded
     annotate: bytes | None = None  # JPEG attached to every result
     error: str | None = None  # title of the problem that answers every frame
+    hint: dict[str, float] | None = None  # told to every stream that opens
     speech: Speech = field(default_factory=Speech)
 
 
@@ -202,6 +203,8 @@ class _Connection:
             speech = self._gateway.behaviour.speech
             self._token_streams[stream] = FakeTokenStream(stream, speech, self._send)
         await self._send(type="opened", stream=stream, credit=self._grant())
+        if (hint := self._gateway.behaviour.hint) is not None:
+            await self._send(type="hint", stream=stream, **hint)
 
     def _on_frame(self, data: bytes) -> None:
         message = codec.decode_binary(data)

@@ -16,11 +16,14 @@ from gateway.stream.network_state import NetworkState
 class FakeSocket:
     """The interface of ``gateway.net.websocket.Socket``; the test plays the peer.
 
-    ``sent`` is what the peer would have read. ``stall`` is a peer that reads nothing.
+    ``sent`` is what the peer would have read, in ``num_writes`` pieces. ``stall`` is a peer that
+    reads nothing.
     """
 
     def __init__(self) -> None:
         self.sent: list[tuple[WSMsgType, bytes]] = []
+        self.num_writes = 0
+        self._unwritten: list[tuple[WSMsgType, bytes]] = []
         self.close_frame: tuple[int, str] | None = None
         self.is_closed = False
         self.is_aborted = False
@@ -70,10 +73,17 @@ class FakeSocket:
     def send(self, kind: WSMsgType, data: bytes) -> None:
         if self.is_closed or self.is_aborted:
             raise PeerGone
-        self.sent.append((kind, data))
+        self._unwritten.append((kind, data))
+
+    def flush(self) -> None:
+        if self._unwritten:
+            self.num_writes += 1
+            self.sent += self._unwritten
+            self._unwritten.clear()
 
     def send_close(self, code: int, reason: str) -> None:
         self.send(WSMsgType.CLOSE, b"")
+        self.flush()
         self.close_frame = (code, reason)
 
     def close(self) -> None:

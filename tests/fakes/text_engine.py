@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import msgspec
 
@@ -60,9 +61,9 @@ class Generation:
 class TextEngine:
     """Says ``words`` to every prompt, one each ``gap_s``; ``max_tokens`` and ``stop`` are obeyed.
 
-    The last word comes together with the end, as from a real engine's step. Tests steer it with
-    ``block``/``unblock``, ``fail_next`` and ``set_unavailable``; ``prompts`` holds every prompt
-    accepted, newest last.
+    Several gaps are taken in turn, over and over. The last word comes together with the end, as
+    from a real engine's step. Tests steer it with ``block``/``unblock``, ``fail_next`` and
+    ``set_unavailable``; ``prompts`` holds every prompt accepted, newest last.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class TextEngine:
         models: Sequence[str] = ("fake",),
         *,
         words: Sequence[str] = WORDS,
-        gap_s: float = 0.0,
+        gap_s: float | Sequence[float] = 0.0,
     ) -> None:
         self.words = tuple(words)
-        self.gap_s = gap_s
+        self._gaps_s = cycle(gap_s if isinstance(gap_s, Sequence) else (gap_s,))
         self.prompts: deque[PromptPayload] = deque(maxlen=1000)
         self.items: deque[Item] = deque(maxlen=1000)
         self.specs: deque[LaneSpec] = deque(maxlen=1000)
@@ -191,7 +192,7 @@ class TextEngine:
         if item.deadline is not None:
             expired = Dropped(DropReason.DEADLINE)
             generation.timers.append(loop.call_at(item.deadline, lane.answer, item.id, expired))
-        generation.timers.append(loop.call_later(self.gap_s, self._step, lane, generation))
+        generation.timers.append(loop.call_later(next(self._gaps_s), self._step, lane, generation))
 
     def forget(self, lane: TextFakeLane) -> None:
         self._lanes.discard(lane)
@@ -226,7 +227,7 @@ class TextEngine:
             lane.answer(item_id, finished(reason, completion_tokens=tokens, model=lane.spec.model))
             return
         loop = asyncio.get_running_loop()
-        generation.timers.append(loop.call_later(self.gap_s, self._step, lane, generation))
+        generation.timers.append(loop.call_later(next(self._gaps_s), self._step, lane, generation))
 
     def _statistics(self, model: str) -> ModelStatistics:
         running = sum(len(lane.running) for lane in self._lanes if lane.spec.model == model)

@@ -20,7 +20,7 @@ from engine.models.store import ModelStore
 from engine.pipeline import Pipeline
 from loadtest.bare_centerface import BareCenterFace, Face
 from pipelines import registry
-from tests.fakes.onnx_resources import OrtResources
+from tests.fakes.onnx_resources import FixedBufferResources, OrtResources
 from tests.fakes.pictures import decode, encode, noise
 from tests.reference.classify_reference import ClassifyReference
 from tests.reference.geometry import clipped, intersection_over_union
@@ -107,6 +107,16 @@ def test_every_face_of_the_reference_is_found_in_mixed_batches(
     for start in range(0, len(face_frames), batch_size):
         batch = [*face_frames[start : start + batch_size - 1], empty]
         for jpeg, answer in zip(batch, answers(faces, batch), strict=True):
+            assert_every_face_is_found(answer, reference(jpeg))
+
+
+def test_every_face_of_the_reference_is_found_as_on_an_accelerator(
+    centerface: Manifest, reference: BareCenterFace, face_frames: list[bytes]
+) -> None:
+    pipeline = registry.build(centerface, FixedBufferResources(1, 2, 4))
+    for size in (1, 2, 3, 4):
+        batch = [*face_frames[: size - 1], encode(noise(320, 200))]
+        for jpeg, answer in zip(batch, answers(pipeline, batch), strict=True):
             assert_every_face_is_found(answer, reference(jpeg))
 
 

@@ -67,6 +67,19 @@ async def test_a_worker_takes_one_running_and_prefetch_count_waiting_batches() -
         assert (pool.free_slots, pool.idle_workers) == (2, 1)
 
 
+async def test_a_worker_with_two_streams_runs_two_batches_side_by_side() -> None:
+    # The pipeline opens no network, so that the provider need not be there.
+    keys = {"execution_providers": ("CUDAExecutionProvider",), "cuda_streams": 2}
+    async with running_pool(options={"run_s": 0.3}, prefetch_count=1, **keys) as (pool, events):
+        assert (pool.free_slots, pool.idle_streams) == (3, 2)
+        dispatch_all(pool, [work(1)])
+        assert (pool.free_slots, pool.idle_streams, pool.idle_workers) == (2, 1, 0)
+        dispatch_all(pool, [work(2)])
+        assert (pool.free_slots, pool.idle_streams) == (1, 0)
+        first, second = await events.data(1), await events.data(2)
+        assert max(first["run"][0], second["run"][0]) < min(first["run"][1], second["run"][1])
+
+
 async def test_batches_go_to_the_least_loaded_worker() -> None:
     async with running_pool(options={"run_s": 0.1}, workers=2) as (pool, events):
         for key in range(4):

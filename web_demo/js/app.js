@@ -1,7 +1,8 @@
-/** The page: two tabs over what one gateway serves. */
+/** The page: three tabs over what one gateway serves. */
 
 import { Bulletin } from "./bulletin.js";
 import { ChatTab } from "./chat.js";
+import { DeliveryTab } from "./delivery.js";
 import { GatewayWatch, isChatModel } from "./gateway_watch.js";
 import { Tabs } from "./tabs.js";
 import { VideoTab } from "./video.js";
@@ -11,8 +12,11 @@ const watch = new GatewayWatch();
 const bulletin = new Bulletin();
 watch.addEventListener("news", ({ detail }) => bulletin.show(detail));
 tabs.begin();
-new VideoTab({ tabs, watch }).begin();
-new ChatTab({ tabs, watch }).begin();
+const video = new VideoTab({ tabs, watch });
+const chat = new ChatTab({ tabs, watch });
+video.begin();
+chat.begin();
+new DeliveryTab({ tabs, watch, chat, video }).begin();
 watch.addEventListener("models", ({ detail: { models } }) => {
   const isChatOnly = models.length > 0 && models.every(isChatModel);
   if (isChatOnly && !tabs.isAddressed) tabs.select("chat");

@@ -2,10 +2,11 @@
 
 import { fitCanvas, unbroken } from "./plots.js";
 
-const LABEL_WIDTH = 46; // px, left of the values
+const LABEL_WIDTH = 56; // px, left of the values
 const MARGIN = 8; // px, above and below the values
 const NUM_TICKS = 3;
 const STEPS = [1, 2, 2.5, 5, 10]; // of a scale, times a power of ten
+const LINE_WIDTHS = { thin: 1, dashed: 1.5 };
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', sans-serif";
 
 export class Chart {
@@ -18,8 +19,8 @@ export class Chart {
   #emptyText;
 
   /**
-   * `series` is [{kind, colour}] from back to front: kind is bars, line, area or dashed, `colour`
-   * a property of the style sheet. `minimumMax` keeps small values from filling the plot;
+   * `series` is [{kind, colour}] from back to front: kind is bars, line, thin, dashed or area,
+   * `colour` a property of the style sheet. `minimumMax` keeps small values from filling the plot;
    * `emptyText` stands where there is nothing to draw.
    */
   constructor(canvas, { unit, points, minimumMax, series, emptyText }) {
@@ -113,7 +114,7 @@ function drawBars(context, points, { x, y, slot }) {
 }
 
 function drawLines(context, points, { x, y, kind }) {
-  context.lineWidth = kind === "dashed" ? 1.5 : 2;
+  context.lineWidth = LINE_WIDTHS[kind] ?? 2;
   context.lineJoin = "round";
   context.setLineDash(kind === "dashed" ? [5, 4] : []);
   for (const run of unbroken(points)) {

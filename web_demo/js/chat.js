@@ -237,7 +237,7 @@ export class ChatTab {
       isStopping: active.latest?.isStopping === true && active.isAnswering,
       isFull: active.isFull,
     });
-    this.#view.showNumbers(active.latest, this.#connection.rttMs);
+    this.#view.showNumbers(active.latest, this.#connection.network.rttMs);
     this.#connection.rendered();
   }
 

@@ -77,14 +77,10 @@ export class ChatConnection {
     this.#client.addEventListener("news", ({ detail }) => onNews(detail));
   }
 
-  /** Round trip of the quickest recent ping in ms, or null. */
-  get rttMs() {
-    return this.#client.clock?.rttMs ?? null;
-  }
-
-  /** What is known of the way to the gateway: {state, rttMs, numBreaks}. */
+  /** The way to the gateway: {state, rttMs of the quickest recent ping or null, numBreaks}. */
   get network() {
-    return { state: this.#client.state, rttMs: this.rttMs, numBreaks: this.#numBreaks };
+    const rttMs = this.#client.clock?.rttMs ?? null;
+    return { state: this.#client.state, rttMs, numBreaks: this.#numBreaks };
   }
 
   /** Asks `model`: `content` is what PromptStream.send takes. Returns {cancel()}. */

@@ -49,7 +49,7 @@ export class View {
         deadlineMs: isLossless ? undefined : Number(deadline.value),
         annotate: blur.checked ? "blur" : undefined,
         // Playout drops what comes too late, which lossless promises not to do either.
-        pace: isLossless ? undefined : pace.value,
+        pace: isLossless ? undefined : pace.value || undefined,
       },
       width: Number(width.value),
     };

@@ -46,6 +46,20 @@ test("a prompt carries what was given and nothing else", async () => {
   });
 });
 
+test("timing is asked for by those who want it, and read", async () => {
+  const { stream, socket } = await openBench({ timing: true });
+  assert.deepEqual(socket.ofType("open")[0].options, { timing: true });
+  const tokens = collect(stream, "token");
+  const id = stream.send(HELLO);
+  socket.receive({ ...golden("token that says where its time went"), stream: 1, id, seq: 0 });
+  socket.receive(token(id, 1));
+  const told = tokens.map(({ pace, timing }) => ({ pace, timing }));
+  assert.deepEqual(told, [
+    { pace: 33.3, timing: { engineUs: 5000250000, heldUs: 41500, reserve: 3 } },
+    { pace: null, timing: null },
+  ]);
+});
+
 test("answers that run in parallel are told apart", async () => {
   const { stream, socket } = await openBench();
   const tokens = collect(stream, "token");

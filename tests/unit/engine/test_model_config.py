@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from engine.config import ModelConfig
+from engine.config import GpuConfig, ModelConfig
 from gateway.config import parse_config
 from gateway.errors import ConfigError
 
 pytestmark = pytest.mark.unit
+
+CUDA = {"execution_providers": ("CUDAExecutionProvider",)}
 
 
 @pytest.mark.parametrize(
@@ -26,11 +28,29 @@ pytestmark = pytest.mark.unit
         ({"versions": ("3", "3")}, "versions must differ"),
         ({"variants": ()}, "variants must be of fp32, fp16, int8"),
         ({"variants": ("fp64",)}, "variants must be of fp32, fp16, int8"),
+        ({"gpu_device_id": -1}, "gpu_device_id must be >= 0"),
+        ({"gpu_memory_limit_mb": -1}, "gpu_memory_limit_mb must be >= 0"),
+        ({"cuda_streams": 0}, "cuda_streams must be >= 1"),
+        ({"cuda_streams": 9}, "cuda_streams must be <= 8"),
+        ({"cuda_streams": 2}, "execution_providers must begin with CUDA"),
+        ({"gpu_device_id": 1}, "execution_providers must begin with CUDA"),
+        ({"tensorrt_fp16": True, **CUDA}, "tensorrt_fp16 needs Tensorrt"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ModelConfig(**keys)
+
+
+def test_what_a_session_on_a_gpu_needs_is_together() -> None:
+    config = ModelConfig(
+        gpu_device_id=1,
+        gpu_memory_limit_mb=512,
+        cuda_streams=2,
+        cuda_stream_priority=-1,
+        **CUDA,  # type: ignore[arg-type]
+    )
+    assert config.gpu == GpuConfig(device_id=1, memory_limit_mb=512, stream_priority=-1)
 
 
 def test_workers_is_a_fixed_number_until_there_is_a_maximum() -> None:

@@ -193,3 +193,24 @@ def test_blur_without_regions_is_refused_rather_than_ignored() -> None:
 def test_bad_picture_fails_the_item() -> None:
     with pytest.raises(InvalidInput):
         pipeline_on(FunctionSession(mean_colour)).prepare(memoryview(b"not a picture"), b"", b"")
+
+
+def test_a_session_that_takes_pixels_gets_them_as_they_are() -> None:
+    seen: list[NDArray[Any]] = []
+
+    def network(pixels: NDArray[Any]) -> list[NDArray[Any]]:
+        seen.append(pixels)
+        return [pixels[..., ::-1].mean(axis=(1, 2))]
+
+    session = FunctionSession(network, input_shape=("b", 16, 32, 3), input_dtype=np.uint8)
+    session.takes_pixels = True
+    pipeline = pipeline_on(session)
+    pipeline.warm_up(2)
+    blue = np.zeros((16, 32, 3), np.uint8)
+    blue[..., 0] = 200
+    assert answer(pipeline, encode(blue, ".png"))["objects"][0]["box"] == [0.0, 0.0, 0.0, 200.0]
+    assert [(each.dtype, each.shape) for each in seen] == [
+        (np.dtype(np.uint8), (2, 16, 32, 3)),
+        (np.dtype(np.uint8), (1, 16, 32, 3)),
+    ]
+    np.testing.assert_array_equal(seen[1][0], blue)

@@ -74,6 +74,16 @@ async def test_what_is_put_into_the_outbox_is_sent_and_told() -> None:
 
 
 @virtual_time
+async def test_messages_that_are_ready_together_leave_in_one_write() -> None:
+    rig = await start()
+    for number in range(5):
+        rig.outbox.put_control(Ping(t=number))
+    await settle()
+    assert len(rig.socket.sent) == 5
+    assert rig.socket.num_writes == 1
+
+
+@virtual_time
 async def test_close_by_the_peer_is_answered_with_1000() -> None:
     rig = await start()
     rig.socket.deliver(WSMsgType.CLOSE, 1001)

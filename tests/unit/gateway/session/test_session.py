@@ -8,6 +8,7 @@ from msgspec import UNSET
 from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, RequestProblem
 from gateway.session.registry import SessionRegistry
+from gateway.stream.credit_pool import CreditPools
 from gateway.wire.messages import (
     Ack,
     Cancel,
@@ -29,6 +30,7 @@ from gateway.wire.messages import (
     ResumeStream,
     ServerPong,
     StreamKind,
+    StreamOptions,
     Welcome,
 )
 from tests.fakes.session_client import SessionClient, jpeg
@@ -502,3 +504,28 @@ def test_closed_is_the_last_message_of_a_stream() -> None:
     assert [type(message) for message in messages] == [ResultMessage, Closed]
     assert lane.is_closed
     assert client.session.num_streams == 0
+
+
+def test_a_stream_is_refused_only_when_no_place_in_the_queue_is_left_and_closing_one_helps() -> None:
+    registry = SessionRegistry(1, credit=CreditPools({"fake": 3}))
+    client = SessionClient(registry=registry).hello()
+    for stream in (1, 2, 3):
+        client.send(Open(stream=stream, model="fake", options=StreamOptions(policy="lossless")))
+    assert len(client.receive_only(Opened)) == 3
+    client.send(Open(stream=4, model="fake"))
+    (error,) = client.receive()
+    assert error.problem.type.endswith("overloaded")
+    assert error.retry_after_ms == 1000
+    client.send(Close(stream=2))
+    client.receive()
+    client.send(Open(stream=5, model="fake"))
+    assert len(client.receive_only(Opened)) == 1
+
+
+def test_a_stream_that_cannot_be_opened_takes_no_place() -> None:
+    registry = SessionRegistry(1, credit=CreditPools({"unknown": 1}))
+    client = SessionClient(registry=registry).hello()
+    client.send(Open(stream=1, model="unknown"))
+    (error,) = client.receive()
+    assert error.problem.type.endswith("unknown-model")
+    assert registry.credit.of("unknown").num_free == 1

@@ -1,6 +1,6 @@
 """Static batching over transformers, as one would serve it without an engine.
 
-``python -m loadtest.peers.transformers_server MODEL_FOLDER`` prints its address and its settings,
+``python -m loadtest.peers.static_batches MODEL_FOLDER`` prints its address and its settings,
 and serves ``POST /v1/completions`` (SSE) until its standard input ends. Requests that wait are
 gathered for 20 ms, padded on the left and generated together; a row that is done keeps its place
 until the batch ends, which is what ``generate`` does. Weights are fp32, one thread.

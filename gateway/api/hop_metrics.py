@@ -1,0 +1,46 @@
+"""The families that say where the time of a picture goes, and how busy the workers are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from engine.base import ModelStatistics
+from engine.histogram import Histogram
+from gateway.api.delivery_metrics import buckets_of, histogram
+from gateway.metrics import PREFIX, Samples, counter, gauge
+from gateway.session.registry import ModelReceipts
+
+ORDER = "order"  # the one hop that the engine does not see
+
+
+def hop_families(
+    models: tuple[ModelStatistics, ...], receipts: Mapping[str, ModelReceipts]
+) -> Iterator[Metric]:
+    """``receipts`` are those of frames, by model."""
+    family = HistogramMetricFamily(
+        f"{PREFIX}hop_seconds",
+        "Where results spent their time, hop by hop.",
+        labels=["model", "hop"],
+    )
+    for model in models:
+        for hop, times_s in model.hops.items():
+            _add(family, model.model, hop, times_s)
+    for name, each in receipts.items():
+        _add(family, name, ORDER, each.order)
+    yield family
+    sizes = {each.model: each.batch_sizes for each in models if each.batch_sizes is not None}
+    yield histogram("batch_size", "Items that ran together.", sizes)
+    ages: Samples = [({"model": each.model}, each.queue_age_s) for each in models]
+    yield gauge("queue_age_seconds", "How long the oldest queued item has waited.", ages)
+    runs: Samples = [({"model": each.model}, each.run_s) for each in models]
+    yield counter("batch_run_seconds", "Seconds that batches ran, all workers together.", runs)
+    cpu: Samples = [({"model": each.model}, each.workers_cpu_s) for each in models]
+    yield counter("worker_cpu_seconds", "Processor time of a model's workers.", cpu)
+
+
+def _add(family: HistogramMetricFamily, model: str, hop: str, times_s: Histogram) -> None:
+    buckets = buckets_of(times_s.bounds, list(accumulate(times_s.counts)))
+    family.add_metric([model, hop], buckets=buckets, sum_value=times_s.sum)

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite without a server: decode, crop, resize, run, sort; as one would write it inline."""
+"""EfficientNet-Lite without a server: decode, crop, resize, run, sort."""
 
 from __future__ import annotations
 

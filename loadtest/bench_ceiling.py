@@ -15,8 +15,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -103,15 +103,18 @@ def cpu_seconds(gateway: GatewayProcess) -> tuple[float, float]:
 
 
 def print_hops(gateway: GatewayProcess, name: str, size: int, seconds: float) -> None:
-    """Shares of the gateway's time by package, under the same load."""
+    """The gateway's processor time of a frame by package, under the same load."""
     options = Flood(streams=MAIN_STREAMS, payload_bytes=size, seconds=seconds, core=OTHER_CORE)
-    load = threading.Thread(target=flood, args=(gateway.url, options), name="load")
-    load.start()
-    counts = sample_hops(gateway.pid, seconds)
-    load.join()
+    before, _ = cpu_seconds(gateway)
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as load:
+        answered = load.submit(flood, gateway.url, options)
+        counts = sample_hops(gateway.pid, seconds)
+        num_frames = answered.result().results_per_s * (seconds + 1.0)
+    after, _ = cpu_seconds(gateway)
+    frame_us = (after - before) * 1e6 / num_frames
     total = sum(counts.values()) or 1
-    shares = ", ".join(f"{hop} {count / total:.0%}" for hop, count in counts.most_common())
-    print(f"{name:>5} gateway's time: {shares}", flush=True)
+    hops = (f"{hop} {frame_us * count / total:.0f}" for hop, count in counts.most_common())
+    print(f"{name:>5} gateway, us a frame by hop (while sampled): {', '.join(hops)}", flush=True)
 
 
 def sample_hops(pid: int, seconds: float) -> Counter[str]:

@@ -4,10 +4,10 @@
 Static batching takes up to so many requests in order of arrival, computes them as one padded batch
 and takes the next when the longest is done; a row that is done keeps computing, and is answered
 with its batch, as ``generate`` returns. How many is what serves most requests per second of
-``STATIC_SIZES``, tried on a part of the backlog; continuous batching has ``--slots``. (``streamed`` counts to a row's own last token
-instead: static batching that streams.) Both sides run the int8 model on core 0 with one thread,
-without text, prefix hits or look-ahead. The clock counts the time that this one thread computes;
-waits for an arrival are jumped over.
+``STATIC_SIZES``, tried on a few; continuous batching has ``--slots``. (``streamed`` counts to a
+row's own last token instead: static batching that streams.) Both sides run the int8 model on core 0
+with one thread, without text, prefix hits or look-ahead. The clock counts the time that this one
+thread computes; waits for an arrival are jumped over.
 
 - backlog: everything is there at once; requests per second.
 - poisson: arrivals at 70 % of what static batching did; mean latency.

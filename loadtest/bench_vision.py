@@ -58,16 +58,14 @@ def main() -> None:
     faces = Path(store.pull("centerface").files["model"])
     with ExitStack() as stack:
         peers = [
-            stack.enter_context(serving(name, size, faces, arguments.environments))
+            stack.enter_context(serving(name, size, faces, arguments.environments, core=CORE))
             for name, size in names
         ]
         os.sched_setaffinity(0, {GENERATOR_CORE})
         with GatewayProcess(FACES) as gateway:
             machine.pin([gateway.pid, *gateway.worker_pids], CORE)
             with BareProcess(faces, small, core=CORE) as bare:
-                figures = compare(
-                    bare, gateway, peers, small, arguments.rounds, arguments.seconds
-                )
+                figures = compare(bare, gateway, peers, small, arguments.rounds, arguments.seconds)
             capacity = figures["ours_fps"]
             figures |= overload(gateway, peers, small, capacity, arguments.overload_seconds)
     classes = Path(store.pull(LIGHT_MODEL).files["model"])
@@ -100,9 +98,10 @@ def compare(
     for label, values in rates.items():
         print(f"  {label:18} {machine.spread(values)}")
     print(f"  ours / bare loop   {machine.spread(ratios, 3)}")
-    figures = {"ours_fps": statistics.median(rates["ours"]), "bare_ratio": statistics.median(ratios)}
+    medians = {label: statistics.median(values) for label, values in rates.items()}
+    figures = {"ours_fps": medians["ours"], "bare_ratio": statistics.median(ratios)}
     if peers:
-        best = max((_label(peer) for peer in peers), key=lambda each: statistics.median(rates[each]))
+        best = max(map(_label, peers), key=medians.__getitem__)
         pairs = [a / b for a, b in zip(rates["ours"], rates[best], strict=True)]
         print(f"  ours / {best:11} {machine.spread(pairs, 3)}")
         figures["best_peer_ratio"] = statistics.median(pairs)

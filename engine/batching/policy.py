@@ -45,6 +45,7 @@ class BatchPolicy:
         self._recent: OrderedDict[int, LaneState] = OrderedDict()  # by last offer, oldest first
         self._queued: Counter[int] = Counter()  # by bucket; only what is there
         self._num_queued = 0
+        self._num_timed = 0  # of them, those with a deadline
         self._rate = ArrivalRate()
         self._demand: RecentPeak | None = None
         self._turn_kept_at = -math.inf
@@ -98,6 +99,7 @@ class BatchPolicy:
             self._count_out(displaced)
         self._queued[entry.bucket] += 1
         self._num_queued += 1
+        self._num_timed += entry.item.deadline is not None
         self._backlogged[entry.lane_id] = lane
         self._rate.note(entry.offered_at)
         lane.last_offer_at = entry.offered_at
@@ -166,6 +168,7 @@ class BatchPolicy:
         """Assert that the sums and indexes agree; for tests."""
         assert self._num_queued == sum(len(lane.ring) for lane in self._lanes.values())
         assert self._num_queued == self._queued.total()
+        assert 0 <= self._num_timed <= self._num_queued
         assert all(count > 0 for count in self._queued.values())
         assert self._backlogged == {i: ln for i, ln in self._lanes.items() if len(ln.ring) > 0}
         assert self._recent.keys() <= self._lanes.keys()
@@ -195,8 +198,10 @@ class BatchPolicy:
         is_full = any(count >= self._limit(bucket) for bucket, count in self._queued.items())
         if is_full or self._is_everybody_in(now):
             return now
-        # Fewer lanes than one batch has items: this stays short.
         closes_at = self._window_end(now)
+        if self._num_timed == 0:
+            return closes_at
+        # Fewer lanes than one batch has items: this stays short.
         for lane in self._backlogged.values():
             deadline = lane.ring.nearest_deadline()
             if deadline is not None:
@@ -259,6 +264,8 @@ class BatchPolicy:
         Up to the limit a larger batch has the better throughput, so this gives up the few whose
         deadline is so near that they would make it small.
         """
+        if self._num_timed == 0:
+            return min(self._limit(bucket), self._queued[bucket])
         deadlines = heapq.nlargest(
             self._limit(bucket),
             (
@@ -317,6 +324,7 @@ class BatchPolicy:
 
     def _count_out(self, entry: Entry) -> None:
         self._num_queued -= 1
+        self._num_timed -= entry.item.deadline is not None
         self._queued[entry.bucket] -= 1
         if self._queued[entry.bucket] == 0:
             del self._queued[entry.bucket]

@@ -36,6 +36,7 @@ BURST_S = 1.0  # how many seconds' worth of messages may come at once
 # thousands of tiny messages.
 MESSAGES_PER_TURN = 32
 NO_CODE, ABNORMAL = 1005, 1006  # never on the wire
+_TEXT, _BINARY = WSMsgType.TEXT, WSMsgType.BINARY  # a look-up takes 0.2 us, once per token
 
 logger = logging.getLogger(__name__)
 
@@ -332,7 +333,7 @@ class Connection:
         self._wake()  # others have their turn first
 
     def _send(self, outgoing: Outgoing) -> None:
-        self._socket.send(WSMsgType.TEXT if outgoing.is_text else WSMsgType.BINARY, outgoing.data)
+        self._socket.send(_TEXT if outgoing.is_text else _BINARY, outgoing.data)
         self.traffic.messages_out += 1
         self.traffic.bytes_out += len(outgoing.data)
         self.session.handle_sent(outgoing)

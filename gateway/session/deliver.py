@@ -31,7 +31,7 @@ from gateway.session.receipts import (
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import Entry, Keep, Outgoing, OutgoingKind, StreamText
+from gateway.stream.entries import EVENT, Entry, Keep, Outgoing, OutgoingKind, StreamText
 from gateway.stream.outbox import Outbox, OutboxFull, ignore, ignore_popped, ignore_settled
 from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent, ServerMessage
 from gateway.wire.protocol import StreamEvent, StreamState
@@ -39,7 +39,6 @@ from gateway.wire.protocol import StreamEvent, StreamState
 # Tokens are small, and felt when they stutter: their bytes weigh less than those of results.
 TOKEN_SHARE = 8.0
 _KEEP = {Policy.LATEST: Keep.NEWEST, Policy.FIFO: Keep.TIMELY, Policy.LOSSLESS: Keep.ALL}
-_ACKNOWLEDGED = (OutgoingKind.RESULT, OutgoingKind.EVENT)
 
 
 def _ignore_logged(stream: TextStream, num_bytes: int) -> None:
@@ -268,13 +267,15 @@ class Deliver:
         stream = None if outgoing.stream is None else self._streams.find(outgoing.stream)
         if stream is None:
             return
+        if outgoing.kind is EVENT:
+            if isinstance(stream, TextStream) and outgoing.seq is not None:
+                stream.note_sent(outgoing.seq, self._now())
+            return
+        if outgoing.kind is OutgoingKind.RESULT and outgoing.seq is not None:
+            stream.acks.sent(outgoing.seq, self._now())
         if outgoing.kind is OutgoingKind.CLOSED:
             self._streams.finish(stream)
             return
-        if outgoing.kind in _ACKNOWLEDGED and outgoing.seq is not None:
-            stream.acks.sent(outgoing.seq, self._now())
-            if isinstance(stream, TextStream):
-                stream.note_sent(outgoing.seq)
         is_open = stream.state is StreamState.OPEN
         if outgoing.num_frames and is_open and isinstance(stream, FrameStream):
             grant = stream.credit.next_announcement()

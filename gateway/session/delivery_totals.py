@@ -29,7 +29,7 @@ class MovingSpread:
 
     def observe(self, value: float) -> None:
         self._num_seen += 1
-        gain = max(MEMORY, 1.0 / self._num_seen)
+        gain = MEMORY if self._num_seen * MEMORY > 1.0 else 1.0 / self._num_seen
         step = value - self.mean
         self.mean += gain * step
         self._variance = (1.0 - gain) * (self._variance + gain * step * step)
@@ -69,13 +69,15 @@ class DeliveryTimer:
         self._totals.num_held += bool(text)
 
     def depart(self, departure: Departure) -> None:
-        totals, now = self._totals, self._now()
+        totals, last_at = self._totals, self._last_at
+        self._last_at = now = self._now()
         totals.num_held -= departure.num_texts
         totals.lag.observe(departure.lag_s)
-        totals.num_underruns += departure.underrun_s > 0.0
-        if self._last_at is not None:
-            self._observe_gap(now - self._last_at)
-        self._last_at, self._pace_s = now, departure.pace_s
+        if departure.underrun_s > 0.0:
+            totals.num_underruns += 1
+        if last_at is not None:
+            self._observe_gap(now - last_at)
+        self._pace_s = departure.pace_s
 
     def end(self, num_left: int) -> None:
         """The answer is over; so many texts never left."""
@@ -87,7 +89,9 @@ class DeliveryTimer:
         if pace_s is None:
             return
         totals.num_paced += 1
-        totals.num_within += abs(gap_s - pace_s) <= TOLERANCE * pace_s
-        totals.num_stalls += gap_s > max(LEAST_STALL_S, STALL_RATIO * pace_s)
+        if abs(gap_s - pace_s) <= TOLERANCE * pace_s:
+            totals.num_within += 1
+        elif gap_s > LEAST_STALL_S and gap_s > STALL_RATIO * pace_s:
+            totals.num_stalls += 1
         totals.spread.observe(gap_s)
         totals.error.observe(gap_s - pace_s)

@@ -281,13 +281,14 @@ class Prompts:
         prompt = stream.running.get(key)
         if prompt is None or prompt.outcome is not None:
             return
+        if isinstance(event, Progress):  # not a case: once per token, and a match takes 1 us
+            prompt.timer.token(event.text)
+            outflow = prompt.outflow
+            outflow.push(event.text)
+            if outflow.num_chars > self._limits.max_outbox_bytes:
+                self._deliver.fail_for_text(outflow.num_chars)
+            return
         match event:
-            case Progress(text):
-                prompt.timer.token(text)
-                outflow = prompt.outflow
-                outflow.push(text)
-                if outflow.num_chars > self._limits.max_outbox_bytes:
-                    self._deliver.fail_for_text(outflow.num_chars)
             case Cancelled() | Dropped(DropReason.CANCELLED):
                 self._withdraw(stream, prompt)
             case _:

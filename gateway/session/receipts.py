@@ -14,7 +14,7 @@ from gateway.session.open_stream import OpenStream
 from gateway.session.text_stream import TextStream
 from gateway.stream.advice import Advised
 from gateway.stream.credit import Grant
-from gateway.stream.entries import DropRange, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.entries import EVENT, DropRange, OutgoingKind, ResultGroup, StreamText
 from gateway.stream.release import Departure
 from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
 from gateway.wire.messages import (
@@ -101,7 +101,7 @@ def token_entries(
             count=num_texts if num_texts > 1 and start == 0 else UNSET,
             timing=UNSET if timing is None else timing,
         )
-        entries.append(StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=seq))
+        entries.append(StreamText(kind=EVENT, text=encode(token), seq=seq))
     return entries
 
 

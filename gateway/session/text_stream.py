@@ -91,16 +91,17 @@ class TextStream(OpenStream):
             self.ceiling.num_sharing = max(1, len(self.running))
 
     def has_room(self, max_ahead: int) -> bool:
-        """Whether fewer than ``max_ahead`` events per answer wait for the socket; a connection that
-        is lost has none to wait for."""
+        """Whether fewer than ``max_ahead`` events per running answer wait for the socket; a
+        connection that is lost has none to wait for."""
         num_ahead = self._num_events - 1 - self._sent_seq
-        if num_ahead < max_ahead or self._untold is not None:
+        if num_ahead < max_ahead * len(self.running) or self._untold is not None:
             return True
-        self._has_blocked = num_ahead >= max_ahead * len(self.running)
-        return not self._has_blocked
+        self._has_blocked = True
+        return False
 
-    def note_sent(self, seq: int) -> None:
-        """The event was written."""
+    def note_sent(self, seq: int, now: float) -> None:
+        """The event was written, and waits for an ``ack``."""
+        self.acks.sent(seq, now)
         if seq > self._sent_seq:
             self._sent_seq = seq
         if self._has_blocked:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.session.delivery_totals import DeliveryTimer, DeliveryTotals
 from engine.histogram import Histogram
+from gateway.session.delivery_totals import DeliveryTimer, DeliveryTotals
 from gateway.session.histogram import FIRST_TOKEN_BOUNDS_S, GAP_BOUNDS_S
 
 MAX_REASONS = 64

@@ -43,9 +43,7 @@ class CreditWindow:
     counted by themselves: ``FAR_OVER_FACTOR`` windows of them a second are forgiven.
     """
 
-    def __init__(
-        self, max_frames: int, max_bytes: int, share: CreditShare | None = None
-    ) -> None:
+    def __init__(self, max_frames: int, max_bytes: int, share: CreditShare | None = None) -> None:
         if max_frames < 1 or max_bytes < 1:
             raise ValueError(f"a window of {max_frames} frames, {max_bytes} bytes admits nothing")
         self._window = Grant(max_frames, max_bytes)  # at its largest

@@ -10,7 +10,7 @@ from functools import partial
 
 from engine.types import DropReason
 from gateway.stream.byte_budget import ByteMeter
-from gateway.stream.entries import Entry, Keep, Outgoing, OutgoingKind
+from gateway.stream.entries import CLOSED, Entry, Keep, Outgoing, OutgoingKind
 from gateway.stream.output_budget import OutputBudget
 from gateway.stream.stream_queue import StreamQueue
 from gateway.wire.codec import encode
@@ -204,17 +204,17 @@ class Outbox:
         outgoing = share.queue.take(now)
         share.finish = start + len(outgoing.data) / share.queue.weight
         share.is_scheduled = False
-        if outgoing.kind is OutgoingKind.CLOSED:
+        if outgoing.kind is CLOSED:
             del self._shares[share.queue.stream]
             self._credits.pop(share.queue.stream, None)
-        elif share.queue:
+        elif len(share.queue) > 0:
             self._activate(share)
         return outgoing
 
     def _activate(self, share: _Share) -> None:
         share.is_scheduled = True
         self._num_scheduled += 1
-        start = max(self._virtual_time, share.finish)
+        start = self._virtual_time if self._virtual_time > share.finish else share.finish
         heapq.heappush(self._schedule, (start, self._num_scheduled, share))
 
     def _count_control(self, num_bytes: int) -> None:

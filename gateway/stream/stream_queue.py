@@ -8,6 +8,7 @@ from collections.abc import Callable
 from engine.types import DropReason
 from gateway.stream.byte_budget import ByteMeter
 from gateway.stream.entries import (
+    EVENT,
     DropRange,
     Entry,
     Keep,
@@ -211,8 +212,8 @@ class StreamQueue:
         self._meter.add(num_bytes)
 
     def _outgoing_text(self, entry: StreamText) -> Outgoing:
-        if entry.kind is OutgoingKind.EVENT:
-            return Outgoing(kind=entry.kind, data=entry.text, stream=self.stream, seq=entry.seq)
+        if entry.kind is EVENT:
+            return Outgoing(kind=EVENT, data=entry.text, stream=self.stream, seq=entry.seq)
         answers_frame = entry.seq is not None and entry.kind is OutgoingKind.STREAM
         return Outgoing(
             kind=entry.kind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from gateway.client import connect, frames_from_bytes
@@ -116,7 +116,7 @@ async def ask_peer(
     return span.answers
 
 
-async def _together(camera: Callable[[int], asyncio.Future[None]], seconds: float) -> None:
+async def _together(camera: Callable[[int], Coroutine[None, None, None]], seconds: float) -> None:
     limit_s = WARM_UP_S + seconds + PATIENCE_S
     async with asyncio.timeout(limit_s), asyncio.TaskGroup() as tasks:
         for number in range(CLIENTS):

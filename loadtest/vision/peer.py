@@ -1,4 +1,4 @@
-"""LitServe and Mosec serving CenterFace, each in its own environment, on one core."""
+"""LitServe and Mosec serving CenterFace, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ class Peer:
 
 
 @contextmanager
-def serving(name: str, batch_size: int, model: Path, environments: Path) -> Iterator[Peer]:
-    """On core 0, and asleep."""
+def serving(
+    name: str, batch_size: int, model: Path, environments: Path, *, core: int
+) -> Iterator[Peer]:
+    """On one core, and asleep."""
     port = free_port()
     command = [str(python_of(name, environments))]
     command.append(str(ROOT / "loadtest" / "peers" / f"{name}_centerface.py"))
@@ -62,7 +64,7 @@ def serving(name: str, batch_size: int, model: Path, environments: Path) -> Iter
     else:
         command += [str(port), str(batch_size), str(model)]
     with tempfile.TemporaryFile() as log:
-        with pinned(core=0):
+        with pinned(core=core):
             process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from engine.base import EngineStatistics, ModelStatistics
 from engine.errors import EngineError, Overloaded, Unavailable, UnknownModel
+from engine.histogram import BATCH_SIZE_BOUNDS, HOP_BOUNDS_S, Histogram
 from engine.types import (
     Cancelled,
     Dropped,
@@ -49,6 +50,8 @@ class _Counters:
     failed: int = 0
     cancelled: int = 0
     batches: int = 0
+    run_s: Histogram = field(default_factory=lambda: Histogram(HOP_BOUNDS_S))
+    sizes: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZE_BOUNDS))
 
 
 class FakeEngine:
@@ -206,8 +209,10 @@ class FakeEngine:
             entry.timer.cancel()
         counters = self._counters[lane.spec.model]
         match outcome:
-            case Result():
+            case Result(timing=timing):
                 counters.results += 1
+                counters.run_s.observe(timing.run / 1e6)
+                counters.sizes.observe(1)
             case Dropped(reason):
                 counters.dropped[reason.value] += 1
             case Failed():
@@ -247,8 +252,8 @@ class FakeEngine:
             failed=counters.failed,
             cancelled=counters.cancelled,
             batches=counters.batches,
-            hops=counters.hops.times_s,
-            batch_sizes=counters.hops.batch_sizes,
+            hops={"run": counters.run_s},
+            batch_sizes=counters.sizes,
         )
 
 

@@ -1,4 +1,4 @@
-"""Credit is the brake: however many lossless streams there are, the model's queue never overflows."""
+"""Credit is the brake: many lossless streams never overflow the queue of their model."""
 
 from __future__ import annotations
 

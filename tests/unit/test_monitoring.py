@@ -32,7 +32,8 @@ RULES: list[dict[str, Any]] = yaml.safe_load((FOLDER / "alerts.yml").read_text()
 WORDS = {
     *("sum", "by", "rate", "increase", "histogram_quantile", "le", "on", "or", "label_values"),
     *("model", "reason", "code", "instance", "statistic", "max", "mean", "superseded", "m"),
-    "priority", "hop",
+    "priority",
+    "hop",
 }
 
 

@@ -42,11 +42,11 @@ export class DeliveryTab {
   }
 
   #draw() {
+    if (this.#tabs.selected !== "delivery") return;
     const { exchange, network, canAsk } = this.#chat.delivery;
     const run = this.#video.delivery;
     const isAnswering = exchange !== null && !exchange.isOver;
     this.#tabs.showState("delivery", { ...chipOf({ isAnswering, run }), isLive: false });
-    if (this.#tabs.selected !== "delivery") return;
     this.#view.showPacing(this.#chat.pace, { canAsk, isFirst: exchange === null });
     this.#view.showAnswer(exchange?.delivery?.snapshot() ?? null, answerOf(exchange));
     this.#view.showFrames(run);

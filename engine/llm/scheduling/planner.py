@@ -13,7 +13,6 @@ from engine.llm.scheduling.step_builder import StepBuilder
 from engine.llm.sequence import Sequence
 from engine.llm.step_cost import StepCost, StepShape
 
-
 # A reader that holds so much unread text needs no more of it now; what a step in flight adds on top
 # stays within the 0.6 s that the gateway's pacer holds at most.
 MAX_LEAD_S = 0.5
@@ -55,9 +54,11 @@ class Planner:
         return builder
 
     def _choose_decodes(self, now: float, max_rows: int) -> list[Sequence]:
-        """All that decode, but for those whose readers are ``MAX_LEAD_S`` behind already. Where they
-        do not fit the step's time, the readers with the most unsent text go without; nobody does
-        who would then have less than one step's."""
+        """All that decode, but for those whose readers are ``MAX_LEAD_S`` behind already.
+
+        Where they do not fit the step's time, the readers with the most unsent text go without;
+        nobody does who would then have less than one step's.
+        """
         decodes = []
         for sequence in self._roster.running.values():
             sequence.update_laxity(now)

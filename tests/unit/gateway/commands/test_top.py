@@ -31,7 +31,7 @@ def shown(registry: SessionRegistry, engine: Engine, *, between: bool = True) ->
         for _ in range(8):
             tally.count_accepted()
             tally.count_dropped(DropReason.SUPERSEDED)
-        registry.observe_latency("faces", 0.015)
+        registry.observe_latency("faces", 0.015, order_s=0.0032)
     console = Console(width=80)
     with console.capture() as capture:
         console.print(view(Change(before=before, after=look(2.0, registry, engine)), "here"))
@@ -45,11 +45,14 @@ def test_frames_show_rates_ages_and_what_was_given_up() -> None:
     assert "superseded" in text
     assert "4.0" in text  # given up per second
     assert "15.0ms" in text  # the middle of its bucket, 10 to 20 ms
+    assert "where the time goes" in text
+    assert "3.2ms" in text  # waited for earlier frames
 
 
 def test_nothing_given_up_shows_no_table_of_drops() -> None:
     text = shown(SessionRegistry(1), FakeEngine(("faces",)), between=False)
     assert "given up" not in text
+    assert "where the time goes" not in text
 
 
 def test_language_models_have_a_table_of_their_own() -> None:

@@ -506,7 +506,7 @@ def test_closed_is_the_last_message_of_a_stream() -> None:
     assert client.session.num_streams == 0
 
 
-def test_a_stream_is_refused_only_when_no_place_in_the_queue_is_left_and_closing_one_helps() -> None:
+def test_a_stream_is_refused_only_when_no_place_in_the_queue_is_left() -> None:
     registry = SessionRegistry(1, credit=CreditPools({"fake": 3}))
     client = SessionClient(registry=registry).hello()
     for stream in (1, 2, 3):

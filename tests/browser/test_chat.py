@@ -210,7 +210,7 @@ async def test_what_was_shown_is_acknowledged(chat: ChatVisit, gateway: FakePage
     await chat.ask("Acks?")
     await chat.wait_for_answer()
     await wait_for(lambda: any(ack["seq"] == 9 for ack in gateway.acks))
-    assert gateway.acks[-1]["rendered_seq"] == 8
+    await wait_for(lambda: gateway.acks[-1].get("rendered_seq") == 8)
 
 
 async def test_video_and_chat_run_side_by_side(chat: ChatVisit, gateway: FakePageGateway) -> None:

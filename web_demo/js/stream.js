@@ -20,6 +20,7 @@ export class ServedStream extends EventTarget {
   #unacked = 0;
   #ackSeq = null;
   #renderedSeq = null;
+  #toldRenderedSeq = null;
   #isStopped = false; // it is not only ending: nothing of it is wanted any more
 
   /**
@@ -76,7 +77,7 @@ export class ServedStream extends EventTarget {
     this.#id = id;
     this.#state = "opening";
     this.#unacked = 0;
-    this.#ackSeq = this.#renderedSeq = null;
+    this.#ackSeq = this.#renderedSeq = this.#toldRenderedSeq = null;
     this._restart();
     this._send(this.#request);
   }
@@ -140,9 +141,11 @@ export class ServedStream extends EventTarget {
 
   /** Sends an ack when one is due; the client calls this every 250 ms. */
   flushAck() {
-    if (this.#unacked === 0 || this.#ackSeq === null || !this.#link.isOpen) return;
-    if (this.#id === null) return;
+    if (this.#ackSeq === null || this.#id === null || !this.#link.isOpen) return;
+    // What arrived last may be drawn only after it was acknowledged.
+    if (this.#unacked === 0 && this.#renderedSeq === this.#toldRenderedSeq) return;
     this.#unacked = 0;
+    this.#toldRenderedSeq = this.#renderedSeq;
     const rendered = this.#renderedSeq === null ? {} : { rendered_seq: this.#renderedSeq };
     this._send({ type: "ack", seq: this.#ackSeq, ...rendered });
   }

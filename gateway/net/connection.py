@@ -22,6 +22,7 @@ from typing import Protocol
 from aiohttp import WSMsgType
 
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
+from gateway.net.reader_window import ReaderWindow
 from gateway.net.websocket import PeerGone, Received, Socket
 from gateway.stream.entries import Outgoing
 from gateway.stream.network_estimate import PathSample
@@ -158,6 +159,7 @@ class Connection:
         self._is_flush_due = False
         self._is_blocked = asyncio.Event()  # or at the end: the writer's task has work
         self._loop = asyncio.get_running_loop()
+        self._window = ReaderWindow(socket.read_window, self._wake, self._loop)
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
 
     @property
@@ -201,6 +203,7 @@ class Connection:
     async def run(self) -> Ending:
         """Serve the connection to its end; the session is closed and no task is left after it."""
         self._outbox.on_wake = self._wake
+        self._outbox.may_begin = self._window.is_open
         self._wake()
         reader = asyncio.create_task(self._guard(self._read()), name=f"read {self.name}")
         writer = asyncio.create_task(self._guard(self._write()), name=f"write {self.name}")
@@ -210,6 +213,7 @@ class Connection:
             await self._part(tasks)
         finally:
             self.end(_LOST)
+            self._window.stop()
             self._socket.abort()
             for task in tasks:
                 task.cancel()
@@ -277,9 +281,9 @@ class Connection:
             if not self._rate.try_take(self._loop.time()):
                 detail = "too many messages per second"
                 raise ConnectionFault(CloseCode.QUOTA, ProblemKind.LIMIT_EXCEEDED, detail)
-            if received.type is WSMsgType.TEXT:
+            if received.type is _TEXT:
                 self.session.receive_text(data)
-            elif received.type is WSMsgType.BINARY:
+            elif received.type is _BINARY:
                 self.session.receive_binary(data)
             elif received.type is WSMsgType.PING:
                 self._pong = data

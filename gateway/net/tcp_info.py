@@ -17,6 +17,7 @@ _RTT_OFFSET = 68
 _COUNT = struct.Struct("=I")
 _TOTAL_RETRANS_OFFSET = 100
 _DATA_SEGS_OUT_OFFSET = 156  # since Linux 4.6
+_SND_WND_OFFSET = 228  # since Linux 5.4
 
 
 class OptionSocket(Protocol):
@@ -31,6 +32,20 @@ def read_path(sock: OptionSocket) -> PathSample | None:
         return parse_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES))
     except OSError:
         return None
+
+
+def read_window(sock: OptionSocket) -> int | None:
+    """How many bytes the peer takes beyond those that it has acknowledged: what is free of its
+    receive buffer, as it last said. None if the system does not tell."""
+    size_bytes = _SND_WND_OFFSET + _COUNT.size
+    try:
+        data = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size_bytes)
+    except OSError:
+        return None
+    if len(data) < size_bytes:
+        return None
+    (window,) = _COUNT.unpack_from(data, _SND_WND_OFFSET)
+    return int(window)
 
 
 def parse_tcp_info(data: bytes) -> PathSample | None:

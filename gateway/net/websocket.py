@@ -18,7 +18,7 @@ from aiohttp import EofStream, WebSocketError, WSMsgType, web
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.net.http_protocol import HttpProtocol
 from gateway.net.socket_options import limit_write_buffer
-from gateway.net.tcp_info import read_path
+from gateway.net.tcp_info import read_path, read_window
 from gateway.stream.network_estimate import PathSample
 from gateway.wire.codec import MAX_BINARY_BYTES
 from gateway.wire.messages import SUBPROTOCOL
@@ -84,6 +84,13 @@ class Socket:
             return None
         sock = self._transport.get_extra_info("socket")
         return None if sock is None else read_path(sock)
+
+    def read_window(self) -> int | None:
+        """How much the peer's kernel takes at the moment; None if that is not known."""
+        if self._transport.is_closing():
+            return None
+        sock = self._transport.get_extra_info("socket")
+        return None if sock is None else read_window(sock)
 
     async def accept(self) -> None:
         """Answer the handshake.

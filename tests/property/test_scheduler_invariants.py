@@ -150,7 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def begin(self, max_rows: int | None) -> None:
         self.plan = self.sim.begin(max_rows)
         if self.plan is None:
-            assert not self.sim.scheduler.has_work
+            assert not self.sim.scheduler.has_work or self.sim.waits_for_readers
             return
         self.check_plan(self.plan, max_rows)
 

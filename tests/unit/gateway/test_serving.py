@@ -63,7 +63,7 @@ def test_the_largest_prompt_is_that_of_the_most_patient_model() -> None:
     assert max_prompt_bytes(parse_config({"models": {"big": UPSTREAM}})) == 2**22
 
 
-def test_frame_that_the_gateway_takes_must_fit_the_model(tmp_path: Path) -> None:
+async def test_frame_that_the_gateway_takes_must_fit_the_model(tmp_path: Path) -> None:
     limits = {"max_frame_bytes": 16 * 2**20}
     tables = {"limits": limits, "models": {"faces": {}}}
     with pytest.raises(ConfigError, match=r"^models\.faces\.max_item_bytes: .*16777216"):

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gateway.net.tcp_info import parse_tcp_info, read_path
+from gateway.net.tcp_info import parse_tcp_info, read_path, read_window
 
 pytestmark = pytest.mark.unit
 
@@ -45,3 +45,17 @@ def test_a_socket_that_cannot_tell_is_no_error() -> None:
             raise OSError("not supported")
 
     assert read_path(NoTcp()) is None
+
+
+def test_the_window_is_found_where_the_kernel_tells_it() -> None:
+    class Tcp:
+        def __init__(self, size: int) -> None:
+            self._size = size
+
+        def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+            data = bytearray(an_answer())
+            struct.pack_into("=I", data, 228, 49_152)
+            return bytes(data[: self._size])
+
+    assert read_window(Tcp(232)) == 49_152
+    assert read_window(Tcp(228)) is None

@@ -14,7 +14,7 @@ from gateway.stream.entries import (
     ResultGroup,
     StreamText,
 )
-from gateway.stream.outbox import KEPT_FACTOR, Outbox, OutboxFull
+from gateway.stream.outbox import KEPT_FACTOR, LARGE_BYTES, Outbox, OutboxFull
 from gateway.stream.output_budget import OutputBudget
 from gateway.wire.messages import Credit, GoAway, ServerPong
 
@@ -282,6 +282,26 @@ def test_a_reader_that_lags_gets_the_newest_result_and_one_drop_for_the_others()
 def test_the_newest_result_leaves_however_long_it_waited() -> None:
     outbox, _ = a_newest_outbox(1)
     assert [o.kind for o in drain(outbox, now=100.0)] == [OutgoingKind.RESULT]
+
+
+def test_a_large_result_waits_for_its_reader_while_others_pass_and_newer_ones_replace_it() -> None:
+    outbox, _ = a_newest_outbox(0)
+    outbox.open_stream(2, weight=1.0, keep=Keep.TIMELY)
+    outbox.may_begin = lambda now: now >= 0.1
+    outbox.put(1, a_result(0, size=2 * LARGE_BYTES))
+    outbox.put(2, a_result(7, size=2 * LARGE_BYTES))
+    assert [o.seq for o in drain(outbox, now=0.0)] == [7]
+    outbox.put(1, a_result(1, size=2 * LARGE_BYTES, ready_at=0.033))
+    outbox.check_integrity()
+    drop, *rest = drain(outbox, now=0.05)
+    assert (drop.kind, drop.seq, rest) == (OutgoingKind.DROP, 0, [])
+    assert [o.seq for o in drain(outbox, now=0.1)] == [1]
+
+
+def test_nobody_asks_whether_a_small_result_may_begin() -> None:
+    outbox, _ = a_newest_outbox(1)
+    outbox.may_begin = lambda now: False
+    assert [o.seq for o in drain(outbox)] == [0]
 
 
 def test_results_that_come_at_once_are_no_lag() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -212,3 +213,29 @@ def test_congestion_slows_down_packs_tokens_together_and_passes() -> None:
 def test_paces_and_cap_have_to_rise() -> None:
     with pytest.raises(ValueError, match="must rise"):
         PacerSettings(fastest_s=0.05, slowest_s=0.02)
+
+
+class CountedArrivals(deque[float]):
+    """Counts the pieces that are looked at one after the other."""
+
+    num_seen = 0
+
+    def __iter__(self) -> Iterator[float]:
+        for arrived_at in super().__iter__():
+            self.num_seen += 1
+            yield arrived_at
+
+
+def test_a_source_that_ignores_its_credit_does_not_make_a_token_cost_more() -> None:
+    reader = Reader()
+    reader.pacer.reserve.arrivals = arrivals = CountedArrivals()
+    start = reader.feed(0.03, 40)  # the pace rises while a reserve is earned
+    assert arrivals.num_seen > 0
+    for _ in range(20_000):
+        reader.pacer.push("x", start)
+    most = int(SETTINGS.lag_cap_s / SETTINGS.fastest_s) + 1
+    while arrivals:
+        arrivals.num_seen = 0
+        start += 0.05
+        reader.pacer.take(start)
+        assert arrivals.num_seen <= most

@@ -11,8 +11,8 @@ import pytest
 from gateway.stream.congestion import Congestion
 from gateway.stream.network_state import NetworkState
 from gateway.stream.pacer import LATE_GAPS, LOW_RESERVE, Ceiling, TokenPacer
-from gateway.stream.pacer_settings import PacerSettings
-from gateway.stream.pacer_source import LATENESS_PRIOR_S, SourcePrior
+from gateway.stream.pacer_settings import LATENESS_PRIOR_S, PacerSettings
+from gateway.stream.pacer_source import SourcePrior
 from gateway.stream.rate_ceiling import RateCeiling
 from gateway.stream.release import Departure
 

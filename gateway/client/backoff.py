@@ -31,20 +31,25 @@ class Backoff:
         self._base_s = base_s
         self._cap_s = cap_s
         self._random = source or random.Random()
-        self._attempt = 0
+        self._attempt = self._num_doublings = 0
 
     @property
     def attempt(self) -> int:
         """Attempts since the last reset."""
         return self._attempt
 
-    def next_delay_s(self) -> float:
-        """How long to wait before the next attempt."""
-        # The exponent is capped too: 2.0**1024 would overflow after a long outage.
-        ceiling_s = min(self._cap_s, self._base_s * 2.0 ** min(self._attempt, 32))
+    def next_delay_s(self, cap_s: float | None = None) -> float:
+        """How long to wait before the next attempt; ``cap_s`` may be tighter this time.
+
+        Attempts under a tight cap come quickly: they do not make the waits after it longer.
+        """
+        cap_s = self._cap_s if cap_s is None else min(cap_s, self._cap_s)
+        ceiling_s = min(self._base_s * 2.0**self._num_doublings, cap_s)
         self._attempt += 1
+        if ceiling_s < cap_s:
+            self._num_doublings += 1
         return self._random.uniform(0.0, ceiling_s)
 
     def reset(self) -> None:
         """A connection has proved stable."""
-        self._attempt = 0
+        self._attempt = self._num_doublings = 0

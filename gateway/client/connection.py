@@ -318,14 +318,14 @@ class Client:
         give_up_at = lost_at + self._give_up_after_s
         while True:
             left_s = max(0.0, give_up_at - time.monotonic())
-            delay_s = min(backoff.next_delay_s(), left_s)
+            cap_s: float | None = None
             if self._left is not None:
                 window_s = self._left.resume_window_s
                 if time.monotonic() > lost_at + window_s:
                     self._give_up_resuming()
                 else:  # time is short, and several attempts should fit into it
-                    delay_s = min(delay_s, window_s / ATTEMPTS_PER_WINDOW)
-            await asyncio.sleep(delay_s)
+                    cap_s = window_s / ATTEMPTS_PER_WINDOW
+            await asyncio.sleep(min(backoff.next_delay_s(cap_s), left_s))
             try:
                 # Anew each time: meanwhile streams may have been given up.
                 resume = resume_request(self._left, self._streams) if self._left else None

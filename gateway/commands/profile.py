@@ -116,6 +116,7 @@ def _run(command: list[str], limit_s: float) -> None:
         text = f"py-spy did not end within {limit_s:.0f} s"
         raise CommandError(ExitCode.FAILED, text) from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = said[-1] if said else f"it ended with {done.returncode}"
+        said = done.stderr.decode("utf-8", "replace").splitlines()
+        errors = [line for line in said if line.startswith(("Error:", "Reason:"))]
+        reason = " ".join(errors) or f"it ended with {done.returncode}"
         raise CommandError(ExitCode.FAILED, f"py-spy: {reason}")

@@ -155,7 +155,7 @@ async def test_frames_of_a_live_source_that_an_outage_swallowed_are_an_error() -
 
 
 async def test_last_attempt_is_made_when_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "next_delay_s", lambda backoff: 60.0)
+    monkeypatch.setattr(Backoff, "next_delay_s", lambda backoff, cap_s: 60.0)
     server = StreamServer()
     server.answer = break_off
     async with (

@@ -26,6 +26,13 @@ def test_delays_double_up_to_the_cap_and_start_again_after_a_reset() -> None:
     assert backoff.next_delay_s() == 0.5
 
 
+def test_quick_attempts_under_a_tight_cap_do_not_lengthen_the_waits_after_it() -> None:
+    backoff = Backoff(base_s=0.5, cap_s=30.0, source=Highest())
+    assert [backoff.next_delay_s(0.025) for _ in range(40)] == [0.025] * 40
+    assert [backoff.next_delay_s() for _ in range(2)] == [0.5, 1.0]
+    assert backoff.attempt == 42
+
+
 def test_jitter_is_full() -> None:
     draws = []
     for seed in range(200):

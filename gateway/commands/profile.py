@@ -119,4 +119,6 @@ def _run(command: list[str], limit_s: float) -> None:
         said = done.stderr.decode("utf-8", "replace").splitlines()
         errors = [line for line in said if line.startswith(("Error:", "Reason:"))]
         reason = " ".join(errors) or f"it ended with {done.returncode}"
+        if "No stack counts" in reason:
+            reason = "nothing ran while it looked; profile a gateway under load"
         raise CommandError(ExitCode.FAILED, f"py-spy: {reason}")

@@ -7,7 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,9 +66,28 @@ def test_top_without_a_gateway_ends_with_4() -> None:
     assert "Traceback" not in shown.stderr
 
 
+@contextmanager
+def busy(gateway: str) -> Iterator[None]:
+    """Requests, one after the other: of a gateway that rests there is nothing to draw."""
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            urllib.request.urlopen(f"{gateway}/metrics", timeout=LIMIT_S).read()
+
+    asking = threading.Thread(target=ask, name="asking")
+    asking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        asking.join()
+
+
 def test_profile_draws_the_gateway_and_its_worker(gateway: str, tmp_path: Path) -> None:
     out = tmp_path / "profile.svg"
-    made = run("profile", "--url", gateway, "--seconds", "1", "--out", str(out))
+    with busy(gateway):
+        made = run("profile", "--url", gateway, "--seconds", "1", "--out", str(out))
     if "denied" in made.stderr.lower() or "permitted" in made.stderr.lower():
         pytest.skip("this system lets no process look into another one")
     assert made.returncode == 0, made.stderr

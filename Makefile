@@ -38,7 +38,7 @@ demo: $(VENV)/.serve  ## Fetch model and clips (once) and serve the page on 127.
 demo-chat: $(VENV)/.llm  ## The same with a language model: the page's Chat tab, and clawstream chat
 	$(BIN)/clawstream demo --chat
 
-test: $(VENV)/.dev  ## Everything but the slow and GPU suites (under 6 minutes on two cores)
+test: $(VENV)/.dev  ## Everything but the slow and GPU suites (about 7 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow and not gpu'
 
 check: $(VENV)/.dev  ## Format, lint, types, architecture

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from gateway.commands.exits import CommandError, ExitCode
-from gateway.commands.stream import DEFAULT_URL
+from gateway.commands.stream import DEFAULT_URL, ApiKey
 
 if TYPE_CHECKING:
     from gateway.client import Event
@@ -36,13 +36,7 @@ def chat(
     max_tokens: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Where an answer ends at the latest.")
     ] = 512,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CLAWSTREAM_API_KEY",
-            help="Better set in the environment: command lines are visible to others.",
-        ),
-    ] = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Talk to a language model; the answer is printed as it is made.
 

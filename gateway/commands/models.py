@@ -20,7 +20,8 @@ from rich.text import Text
 
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.quantize import quantize_model
-from gateway.commands.reload import ApiKey, list_versions, reload_model, versions_of
+from gateway.commands.reload import list_versions, reload_model, versions_of
+from gateway.commands.stream import ApiKey
 
 if TYPE_CHECKING:
     from engine.manifest import InputSpec, Manifest

@@ -14,21 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.exits import CommandError, ExitCode
-from gateway.commands.stream import DEFAULT_URL
+from gateway.commands.stream import DEFAULT_URL, ApiKey, Url
 
 _SCHEMES = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
 _ASK_S = 5.0
 _LOAD_S = 600.0  # spawning, warming up and draining take their time
 _MAX_BYTES = 4 * 1024 * 1024
-
-Url = Annotated[str, typer.Option(help="The gateway.")]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        envvar="CLAWSTREAM_API_KEY",
-        help="Better set in the environment: command lines are visible to others.",
-    ),
-]
 
 
 def reload_model(

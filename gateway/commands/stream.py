@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from gateway.commands.run import RunOptions, RunOutcome
 
 DEFAULT_URL = "ws://127.0.0.1:8400"
+# Of every command that talks to a running gateway.
+Url = Annotated[str, typer.Option(help="The gateway.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CLAWSTREAM_API_KEY",
+        help="Better set in the environment: command lines are visible to others.",
+    ),
+]
 
 
 class Policy(Enum):
@@ -39,14 +48,8 @@ def stream(
         ),
     ],
     model: Annotated[str, typer.Option(help="A model that the gateway serves.")],
-    url: Annotated[str, typer.Option(help="The gateway.")] = DEFAULT_URL,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CLAWSTREAM_API_KEY",
-            help="Better set in the environment: command lines are visible to others.",
-        ),
-    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
     policy: Annotated[
         Policy | None,
         typer.Option(

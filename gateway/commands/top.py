@@ -13,21 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.scrape import Change, Scrape, scrape
-from gateway.commands.stream import DEFAULT_URL
+from gateway.commands.stream import DEFAULT_URL, ApiKey, Url
 
 _NOTHING = "·"
 _HOPS = ("queue", "batch", "prepare", "run", "interpret", "order")
 
 
 def top(
-    url: Annotated[str, typer.Option(help="The gateway.")] = DEFAULT_URL,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CLAWSTREAM_API_KEY",
-            help="Better set in the environment: command lines are visible to others.",
-        ),
-    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
     interval_s: Annotated[
         float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between two looks.")
     ] = 1.0,

@@ -4,7 +4,7 @@
 Static batching takes up to so many requests in order of arrival, computes them as one padded batch
 and takes the next when the longest is done; a row that is done keeps computing, and is answered
 with its batch, as ``generate`` returns. How many is what serves most requests per second of
-``STATIC_SIZES``, tried on a few; continuous batching has ``--slots``. (``streamed`` counts to a
+``STATIC_SIZES``, by prediction; continuous batching has ``--slots``. (``streamed`` counts to a
 row's own last token instead: static batching that streams.) Both sides run the int8 model on core 0
 with one thread, without text, prefix hits or look-ahead. The clock counts the time that this one
 thread computes; waits for an arrival are jumped over.
@@ -22,11 +22,13 @@ import argparse
 import os
 import random
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from engine.config import LlmConfig
@@ -47,7 +49,8 @@ MEMORY_SLOTS = 32
 WORDS = (1000, 40_000)  # token ids of ordinary words
 PARTS = ("backlog", "poisson", "memory")
 STATIC_SIZES = (1, 2, 4, 8, 16)
-TRIED = 40  # requests, one in five of them long: fewer flatter sizes that divide them
+TIMED_LENGTHS = (PROMPT_TOKENS, 128, 256, 448, 672)  # tokens a row; between them costs are linear
+TIMED_STEPS = 15
 
 
 class Request(NamedTuple):
@@ -97,7 +100,7 @@ def main() -> None:
     bench = Bench(open_model(config), config, arguments.slots)
     figures: dict[str, float | int | str] = {"slots": arguments.slots}
     if {"backlog", "poisson"} & set(arguments.parts):
-        size, static_rps = find_best_size(bench)
+        size, static_rps = find_best_size(bench, make_requests(arguments.backlog, seed=1))
         figures["static_size"] = size
         if "backlog" in arguments.parts:
             static_rps = compare_backlog(bench, size, arguments.backlog, figures)
@@ -108,12 +111,15 @@ def main() -> None:
     machine.print_result(**figures)
 
 
-def find_best_size(bench: Bench) -> tuple[int, float]:
-    """Static batching's best size, and its requests/s."""
-    requests = make_requests(TRIED, seed=4)
-    rates = {size: bench.serve_statically(requests, size).requests_per_s for size in STATIC_SIZES}
+def find_best_size(bench: Bench, requests: Sequence[Request]) -> tuple[int, float]:
+    """Static batching's best size for the whole backlog, and its requests/s by prediction.
+
+    A trial on fewer requests would flatter sizes that divide them, and all of them at every size
+    take half an hour. What a step costs at a size and a length says the same in half a minute.
+    """
+    rates = {size: bench.predict_static_rps(requests, size) for size in STATIC_SIZES}
     tried = ", ".join(f"{size}: {rate:.3f}" for size, rate in rates.items())
-    print(f"static   requests/s by size of batch, {TRIED} requests: {tried}", flush=True)
+    print(f"static   requests/s by size of batch, predicted: {tried}", flush=True)
     return max(rates.items(), key=lambda each: each[1])
 
 
@@ -210,6 +216,17 @@ class Bench:
             ]
         return Served(latencies_s, streamed_s, clock() - began)
 
+    def predict_static_rps(self, requests: Sequence[Request], size: int) -> float:
+        """What ``serve_statically`` would do with a backlog, from measured steps."""
+        batch = StaticBatch(self._model, requests[:size], TIMED_LENGTHS[-1])
+        costs_s = [batch.time_step(length) for length in TIMED_LENGTHS]
+        elapsed_s = 0.0
+        for first in range(0, len(requests), size):
+            longest = max(request.num_output for request in requests[first : first + size])
+            lengths = np.arange(PROMPT_TOKENS, PROMPT_TOKENS + longest)
+            elapsed_s += float(np.interp(lengths, TIMED_LENGTHS, costs_s).sum())
+        return len(requests) / elapsed_s
+
     def fill_cache(self, requests: Sequence[Request]) -> tuple[list[Occupied], list[Told]]:
         """All requests at once in the memory of ``RESERVED`` reservations."""
         num_blocks = RESERVED * RESERVED_TOKENS // self._model.block_size
@@ -241,10 +258,13 @@ def submit_arrived(
 class StaticBatch:
     """One padded batch; every row computes until the longest is done."""
 
-    def __init__(self, model: PagedModel, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, model: PagedModel, requests: Sequence[Request], longest: int | None = None
+    ) -> None:
+        """``longest``: tokens a row has room for; by default what the requests need."""
         self._model = model
         self._requests = requests
-        longest = PROMPT_TOKENS + max(request.num_output for request in requests)
+        longest = longest or PROMPT_TOKENS + max(request.num_output for request in requests)
         blocks_each = -(-longest // model.block_size)
         self._blocks = [
             range(row * blocks_each, (row + 1) * blocks_each) for row in range(len(requests))
@@ -262,6 +282,16 @@ class StaticBatch:
             if 0.0 in ended_at:
                 tokens = self._step([[token] for token in tokens], PROMPT_TOKENS + count - 1)
         return ended_at
+
+    def time_step(self, length: int) -> float:
+        """Seconds of computing one token for every row, after ``length - 1`` others; a median."""
+        rows = [[request.prompt_ids[0]] for request in self._requests]
+        times_s = []
+        for _ in range(TIMED_STEPS):
+            began = time.process_time()
+            self._step(rows, length - 1)
+            times_s.append(time.process_time() - began)
+        return statistics.median(times_s)
 
     def _step(self, rows: Sequence[list[int]], start: int) -> list[int]:
         groups = [

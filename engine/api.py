@@ -50,6 +50,11 @@ def load_model(
     batch_timeout_millis: float = 50.0,
     workers: int = 1,
     execution_providers: tuple[str, ...] = ("CPUExecutionProvider",),
+    gpu_device_id: int = 0,
+    gpu_memory_limit_mb: int = 0,
+    cuda_streams: int = 1,
+    cuda_stream_priority: int = 0,
+    tensorrt_fp16: bool = False,
     threads: int = 0,
     max_concurrent_requests: int = 1024,
     max_item_bytes: int = 32 * MEBIBYTE,
@@ -65,12 +70,15 @@ def load_model(
             manifest's.
         max_batch_size: items that run together at most; an item may have several rows.
         batch_timeout_millis: how long the first item of a batch waits for company at most.
+        gpu_device_id: which CUDA device; this and the next four need CUDA or TensorRT first in
+            ``execution_providers`` and mean what they mean in the configuration (docs/gpu.md).
         threads: intra-op threads per worker; 0 divides the available cores.
         max_concurrent_requests: unanswered items; beyond that the caller waits.
 
     Raises:
         StartupError: the model cannot be loaded; the text says what to do.
         FileNotFoundError: no such file.
+        ValueError: an option is out of its range or does not fit another; the text names it.
     """
     manifest = find_manifest(model, pipeline)
     config = ModelConfig(
@@ -79,6 +87,11 @@ def load_model(
         batch_timeout_millis=batch_timeout_millis,
         max_concurrent_requests=max_concurrent_requests,
         execution_providers=tuple(execution_providers),
+        gpu_device_id=gpu_device_id,
+        gpu_memory_limit_mb=gpu_memory_limit_mb,
+        cuda_streams=cuda_streams,
+        cuda_stream_priority=cuda_stream_priority,
+        tensorrt_fp16=tensorrt_fp16,
         threads=threads,
         max_item_bytes=max_item_bytes,
         slab_bytes=2 * max_item_bytes,
@@ -103,8 +116,9 @@ class Model:
         self._name = f"{manifest.name} version {manifest.version}"
         self._max_batch_size = config.max_batch_size
         self._takes_tensors_only = manifest.pipeline == TENSOR_PIPELINE
-        # At least one batch per worker and one behind it, so that nobody waits for the consumer.
-        self._look_ahead = 2 * config.max_batch_size * config.workers
+        # What all workers hold at most, so that nobody waits for the consumer.
+        batches_per_worker = config.cuda_streams + config.prefetch_count
+        self._look_ahead = config.max_batch_size * config.workers * batches_per_worker
         self._finalizer = weakref.finalize(self, thread.close)
 
     def run(self, x: Input) -> Any:

@@ -53,7 +53,7 @@ class LlmStatistics:
     """
 
     device: str = ""
-    weights: str = ""  # the precision in use
+    weights: str = ""  # the precision that steps run with now
     running: int = 0
     waiting: int = 0
     scheduler_queue_latency_99: float = 0.0
@@ -122,8 +122,9 @@ class ModelStatistics:
     retried: int = 0
     predicted_run_s: float = 0.0
     run_s: float = 0.0  # that batches ran, all workers together
-    hops: dict[str, Histogram] = field(default_factory=dict)  # seconds, by the names of ``Timing``
-    batch_sizes: Histogram | None = None
+    # By version, of those in memory; ``hops`` also by the names of ``Timing``, in seconds.
+    hops: dict[str, dict[str, Histogram]] = field(default_factory=dict)
+    batch_sizes: dict[str, Histogram] = field(default_factory=dict)
     queue_age_s: float = 0.0  # of what has waited longest
     workers_cpu_s: float = 0.0
     worker_memory_share: float = 0.0  # of the ceiling, the fullest worker's; 0 without a ceiling

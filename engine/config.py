@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 VARIANTS = ("fp32", "fp16", "int8")  # precisions that one version may be served in
+WEIGHTS = ("fp32", "bf16", "int8")  # precisions of a language model, the dearest first
 MAX_CUDA_STREAMS = 8  # each is a copy of the model on the device
 
 
@@ -158,7 +159,8 @@ def _at_least(config: ModelConfig | LlmConfig | UpstreamConfig, bound: int, *nam
 class LlmConfig:
     """How a language model is served; names as in the field. Times in milliseconds where named.
 
-    ``weights`` is ``auto`` (int8 on CPU, bf16 on CUDA), ``fp32``, ``bf16`` or ``int8``.
+    ``weights`` is ``auto`` (int8 on CPU, bf16 on CUDA), ``fp32``, ``bf16`` or ``int8``;
+    ``cheaper_weights`` is what steps run with under pressure, empty: the same.
     ``kv_cache_bytes`` = 0 takes ``kv_memory_fraction`` of the memory that is free after loading.
     ``max_step_ms`` caps a step while others decode; ``min_chunk_tokens`` of prefill always go
     along; ``max_wait_ms`` is the ageing bound of the lowest class. ``min_rate`` (tokens/s, 0 =
@@ -169,6 +171,7 @@ class LlmConfig:
 
     device: str = "auto"
     weights: str = "auto"
+    cheaper_weights: str = ""
     threads: int = 0
     max_batch_size: int = 32
     preempt_ratio: float = 0.3
@@ -200,8 +203,7 @@ class LlmConfig:
         _at_least(self, 1, "min_chunk_tokens", "max_waiting", "max_prompt_bytes")
         _at_least(self, 0, "threads", "kv_cache_bytes", "min_rate", "max_preemptions")
         _at_least(self, 0, "speculative_tokens")
-        if self.weights not in ("auto", "fp32", "bf16", "int8"):
-            raise ValueError(f"weights must be auto, fp32, bf16 or int8, got {self.weights!r}")
+        self._check_weights()
         if not 0.0 <= self.preempt_ratio <= 1.0:
             raise ValueError(f"preempt_ratio must be in 0..1, got {self.preempt_ratio}")
         if not 0.0 < self.kv_memory_fraction <= 0.95:
@@ -214,6 +216,19 @@ class LlmConfig:
             raise ValueError(
                 f"content_filter_action must be redact or end, got {self.content_filter_action!r}"
             )
+
+    def _check_weights(self) -> None:
+        if self.weights not in ("auto", *WEIGHTS):
+            raise ValueError(f"weights must be auto, fp32, bf16 or int8, got {self.weights!r}")
+        if not self.cheaper_weights:
+            return
+        got = f"got {self.cheaper_weights!r}"
+        if self.cheaper_weights not in WEIGHTS:
+            raise ValueError(f"cheaper_weights must be bf16 or int8, {got}")
+        if self.weights == "auto":
+            raise ValueError("cheaper_weights needs weights = fp32 or bf16: auto is cheap already")
+        if WEIGHTS.index(self.cheaper_weights) <= WEIGHTS.index(self.weights):
+            raise ValueError(f"cheaper_weights must be cheaper than {self.weights!r}, {got}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from aiohttp import web
 from engine.base import Engine
 from engine.errors import EngineError
 from engine.models.store import ModelStore
-from engine.types import Priority
 from gateway.api.admin import AdminApi
 from gateway.api.health import Health
 from gateway.api.infer import InferApi
@@ -29,12 +28,13 @@ from gateway.api.openai_errors import openai_errors_middleware
 from gateway.api.pages import PagesApi, add_security_headers
 from gateway.api.problems import error_response, problems_middleware
 from gateway.api.repository import RepositoryApi
+from gateway.api.sse import EventStreams
 from gateway.api.tickets import TicketsApi
 from gateway.config import GatewayConfig
 from gateway.errors import CloseCode, ConnectionFault
 from gateway.metrics import LoopLag
 from gateway.net.admission import ConnectionTable
-from gateway.net.auth import Keyring, OriginPolicy, TicketBox
+from gateway.net.auth import TicketBox, keyring_of, origin_policy_of
 from gateway.net.connection import Ending
 from gateway.net.gate import Gate
 from gateway.net.network_sampler import NetworkSampler
@@ -252,7 +252,7 @@ class _Parts:
         self.health = Health(self.engine)
         self.loop_lag = LoopLag()
         self.clock = Clock(asyncio.get_running_loop())
-        self._keyring = _keyring(config)
+        self._keyring = keyring_of(config.server)
         self._tiers = Tiers(self.pressure, self._keyring.tier_of)
         self.sessions = SessionRegistry(
             config.limits.max_connections,
@@ -272,12 +272,13 @@ class _Parts:
         self.connections = ConnectionTable(
             config.limits.max_connections, config.limits.max_outboxes_bytes
         )
-        self.network = NetworkSampler(self.connections, self.clock)
+        self.event_streams = EventStreams()
+        self.network = NetworkSampler(self.clock, self.connections, self.event_streams)
         self.pacing = Pacing(config.pacing, self.clock)
         self._config = config
         self._manifests, self._kinds = serving.manifests, serving.kinds
         self._tickets = TicketBox()
-        self._gate = Gate(_origin_policy(config), self._keyring, self._tickets)
+        self._gate = Gate(origin_policy_of(config.server), self._keyring, self._tickets)
         self.server = HttpServer(
             config.server,
             routes=self._routes(store),
@@ -300,6 +301,7 @@ class _Parts:
             self.pacing,
             limits,
             config.text,
+            self.event_streams,
             max_prompt_bytes=max_prompt_bytes(config),
             kinds=self._kinds,
             authenticate=may,
@@ -307,7 +309,13 @@ class _Parts:
             is_draining=lambda: self.health.is_draining,
         )
         metrics = MetricsApi(
-            self.engine, self.sessions, self.connections, self.loop_lag, may, self.pressure
+            self.engine,
+            self.sessions,
+            self.connections,
+            self.loop_lag,
+            may,
+            self.pressure,
+            self.event_streams,
         )
         return [
             *stream.routes(),
@@ -385,16 +393,3 @@ class _Parts:
                 await self.engine.aclose(deadline)
         except TimeoutError:
             logger.error("the engine did not stop in time")
-
-
-def _keyring(config: GatewayConfig) -> Keyring:
-    server = config.server
-    tiers = {Priority.STANDARD: server.standard_keys, Priority.BACKGROUND: server.background_keys}
-    return Keyring(server.api_keys, tiers=tiers, admins=server.admin_keys)
-
-
-def _origin_policy(config: GatewayConfig) -> OriginPolicy:
-    server = config.server
-    return OriginPolicy(
-        host=server.host, hosts=server.allowed_hosts, origins=server.allowed_origins
-    )

@@ -60,7 +60,7 @@ def build_serving(
     config: GatewayConfig, store: ModelStore, service_level: Callable[[], int] = lambda: 0
 ) -> Serving:
     """Resolve the models and make one engine of them all. ``service_level`` is 0 without pressure,
-    and one more for each step that calls for a cheaper variant of a model.
+    and one more for each step that calls for a cheaper variant or precision of a model.
 
     Raises:
         ConfigError: nothing is served, or a model's options do not fit it.
@@ -71,6 +71,7 @@ def build_serving(
     manifests = {name: _manifest(name, served, store) for name, served in config.models.items()}
     for name, manifest in manifests.items():
         check_model(name, manifest.kind, config)
+    check_inference(config, {name: manifest.kind for name, manifest in manifests.items()})
     upstream = {
         name: served.upstream
         for name, served in config.models.items()
@@ -93,7 +94,7 @@ def build_serving(
             VisionEngine(pictures, repositories=repositories, service_level=service_level)
         )
     if texts:
-        engines.append(LlmEngine(texts))
+        engines.append(LlmEngine(texts, service_level=service_level))
     if upstream:
         engines.append(UpstreamEngine(upstream))
     return Serving(engines[0] if len(engines) == 1 else CompositeEngine(engines), manifests)
@@ -108,14 +109,19 @@ def check(config: GatewayConfig, store: ModelStore) -> Findings:
         errors.append(error)
     if not config.models:
         errors.append(ConfigError(_NO_MODELS))
+    kinds: dict[str, str] = {}
     for name, served in config.models.items():
         try:
-            kind = _manifest(name, served, store).kind
+            kinds[name] = kind = _manifest(name, served, store).kind
             check_model(name, kind, config)
             if kind not in TEXT_KINDS:
                 _repository(name, served, store).read()
         except (ConfigError, EngineError) as error:
             errors.append(error)
+    try:
+        check_inference(config, kinds)
+    except ConfigError as error:
+        errors.append(error)
     return Findings(tuple(errors), tuple(_unknown_providers(config)))
 
 
@@ -136,6 +142,17 @@ def check_model(name: str, kind: str, config: GatewayConfig) -> None:
         raise ConfigError(
             f"models.{name}.max_item_bytes: must be at least limits.max_frame_bytes ({largest}), "
             f"got {served.serving.max_item_bytes}"
+        )
+
+
+def check_inference(config: GatewayConfig, kinds: Mapping[str, str]) -> None:
+    """Raises ConfigError when ``[inference]`` promises what none of the models can do."""
+    texts = [name for name, kind in kinds.items() if kind in TEXT_KINDS]
+    is_elsewhere = [config.models[name].upstream is not None for name in texts]
+    if config.inference.cheaper_weights and texts and all(is_elsewhere):
+        raise ConfigError(
+            f"inference.cheaper_weights: is not for an upstream model such as {texts[0]!r}, whose "
+            "precision is its server's own; leave it out"
         )
 
 

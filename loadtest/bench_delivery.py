@@ -18,6 +18,8 @@ PARTS = {
     "sockets": "a thousand answers on a thousand sockets, and the cost of a token",
     "slow_reader": "clients that read too slowly or not at all",
     "resume": "answers whose connections break again and again",
+    "live": "the real model: how even its answers are where they are read, and a burst of requests",
+    "first_token": "from a worker's first token to its reader",
 }
 
 

@@ -31,6 +31,7 @@ class Growth:
     cached_tokens: int = 0
     reason: str = ""
     detail: str = ""
+    is_cheaper: bool = False
 
 
 class Answer:
@@ -89,5 +90,6 @@ class Answer:
             completion_tokens=self._num_tokens,
             cached_tokens=growth.cached_tokens,
             detail=detail,
+            is_cheaper=growth.is_cheaper,
         )
         return StepItem(self.key, texts, finish)

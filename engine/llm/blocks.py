@@ -7,6 +7,8 @@ may be used again until it is evicted, least recently used first).
 Only full blocks are shared, and a full block is never written again, so there is no copy on
 write. The hash of a block is chained over everything before it and starts from the tenant, so
 that equal hashes mean an equal prefix of the same tenant; the tokens are compared all the same.
+It is salted, too: keys and values of another precision are never found. A sequence that has some
+of either shares its blocks no more.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class BlockPool:
             raise ValueError(f"need at least one block and slot, got {num_blocks} x {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.salt = b""  # of the weights that compute from now on; only their own is shared
         self._prefix_cache = prefix_cache
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: the lowest leave first
         self._owners = [0] * num_blocks
@@ -75,13 +78,17 @@ class BlockPool:
         return max(0, self.blocks_for(num_tokens) - len(sequence.blocks))
 
     def match_prefix(self, sequence: Sequence) -> list[int]:
-        """The published blocks that hold the longest known prefix; takes nothing.
+        """The published blocks that hold the longest known prefix; takes nothing. The sequence
+        holds no blocks, here or in host memory.
 
         Never the whole sequence: its last token must be computed, because sampling needs the
         logits.
         """
         if not self._prefix_cache:
             return []
+        if sequence.salt != self.salt:
+            sequence.salt = self.salt
+            sequence.block_hashes.clear()
         matched: list[int] = []
         for index in range((sequence.num_tokens - 1) // self.block_size):
             block = self._by_digest.get(self._digest(sequence, index))
@@ -130,8 +137,12 @@ class BlockPool:
         sequence.num_computed = 0
 
     def publish(self, sequence: Sequence, num_before: int) -> None:
-        """Make full blocks known that were filled since ``num_before`` tokens were computed."""
+        """Make full blocks known that were filled since ``num_before`` tokens were computed.
+        After every step of a sequence, so that no change of ``salt`` is missed."""
         if not self._prefix_cache:
+            return
+        if sequence.salt != self.salt:
+            sequence.salt = None
             return
         for index in range(num_before // self.block_size, sequence.num_computed // self.block_size):
             block = sequence.blocks[index]
@@ -215,7 +226,7 @@ class BlockPool:
         digests = sequence.block_hashes
         while len(digests) <= index:
             # A tenant's name may be longer than a key, so the chain starts from its hash.
-            parent = digests[-1] if digests else _hash(sequence.tenant.encode())
+            parent = digests[-1] if digests else _hash(sequence.tenant.encode(), key=self.salt)
             tokens = array("q", self._tokens(sequence, len(digests))).tobytes()
             digests.append(_hash(tokens, key=parent))
         return digests[index]

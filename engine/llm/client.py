@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from engine.base import EngineStatistics, TextLane
 from engine.config import LlmConfig
@@ -22,16 +22,20 @@ class LlmEngine:
     ``PromptOptions``; its answer is a ``Progress`` per token and a ``Result`` whose data is JSON of
     ``FinishedAnswer``. Lanes are :class:`engine.base.TextLane`; ``offer`` also raises
     ``InvalidInput``. A prompt whose worker dies before its first token is tried once more, one
-    that has begun fails with ``Unavailable``.
+    that has begun fails with ``Unavailable``. ``service_level`` says how much pressure there is: 0
+    none; above, models with ``cheaper_weights`` run with those, and who was answered with their
+    help is told the version ``1+int8``.
     """
 
     def __init__(
         self,
         models: Mapping[str, tuple[Manifest, LlmConfig]],
         host_factory: HostFactory = LlmHost,
+        *,
+        service_level: Callable[[], int] = lambda: 0,
     ) -> None:
         self._doors = {
-            name: PromptDoor(name, manifest, config, host_factory)
+            name: PromptDoor(name, manifest, config, host_factory, service_level)
             for name, (manifest, config) in models.items()
         }
         self._is_closed = False

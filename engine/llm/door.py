@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import Callable
 
 from engine.base import ModelStatistics
 from engine.batching.counters import Counters
@@ -21,7 +22,7 @@ from engine.errors import (
 from engine.llm.expiry import Expiry
 from engine.llm.gauge_log import GaugeLog
 from engine.llm.host import HostFactory
-from engine.llm.messages import Finish, Gauges, LlmReady, Refused, Step, StepItem
+from engine.llm.messages import Finish, Gauges, LlmReady, Refused, Step, StepItem, UseCheaper
 from engine.llm.outbound import Outbound
 from engine.llm.prompts import Prompt, decode_options
 from engine.manifest import Manifest
@@ -53,14 +54,21 @@ class PromptDoor:
 
     An accepted prompt is in ``_live`` until it is answered. Bounds: ``max_waiting`` prompts and
     ``IN_FLIGHT_BYTES`` of payload (or one prompt of the largest size), all lanes together.
+    ``service_level`` is 0 without pressure; above, the worker runs with its cheaper weights.
     """
 
     def __init__(
-        self, name: str, manifest: Manifest, config: LlmConfig, host_factory: HostFactory
+        self,
+        name: str,
+        manifest: Manifest,
+        config: LlmConfig,
+        host_factory: HostFactory,
+        service_level: Callable[[], int] = lambda: 0,
     ) -> None:
         self.name = name
         self.manifest = manifest
         self._config = config
+        self._service_level = service_level
         self._counters = Counters()
         self._live: dict[int, Prompt] = {}
         self._live_bytes = 0
@@ -188,6 +196,10 @@ class PromptDoor:
 
     def on_gauges(self, gauges: Gauges) -> None:
         self._gauges.add(gauges, time.monotonic())
+        if self._config.cheaper_weights and self._host.can_send:
+            is_wanted = self._service_level() > 0
+            if is_wanted is not gauges.is_cheaper:  # and again until it is
+                self._host.send(UseCheaper(is_wanted))
 
     def on_death(self) -> None:
         self._ready = None
@@ -295,7 +307,10 @@ class PromptDoor:
 
     def _outcome(self, prompt: Prompt, finish: Finish, now: float) -> Outcome:
         if finish.reason in FINISHED:
-            return prompt.result(finish, self.name, self.manifest.version, now)
+            version = self.manifest.version
+            if finish.is_cheaper:
+                version = f"{version}+{self._config.cheaper_weights}"
+            return prompt.result(finish, self.name, version, now)
         if finish.reason == "deadline":
             return Dropped(DropReason.DEADLINE)
         return Failed(InternalError(finish.detail or None))

@@ -59,9 +59,12 @@ class GaugeLog:
             last = self._samples[-1][1]
             totals, histograms = totals + self._counters(last), self._histograms(last)
             sums = self._sums(last)
+        weights = ready.weights if ready is not None else ""
+        if ready is not None and self._samples and self._samples[-1][1].is_cheaper:
+            weights = ready.cheaper_weights
         statistics = LlmStatistics(
             device=ready.device if ready is not None else "",
-            weights=ready.weights if ready is not None else "",
+            weights=weights,
             scheduler_starvation_count=totals["starvations"],
             steps=totals["steps"],
             tokens=totals["tokens"],

@@ -27,6 +27,7 @@ class Generation:
     started_at: float | None = None  # first in a step
     first_token_at: float | None = None
     last_token_at: float | None = None
+    is_cheaper: bool = False  # a step computed some of it with the cheaper weights
 
     def __post_init__(self) -> None:
         seed = self.sampling.seed

@@ -1,7 +1,7 @@
 """What the language-model client and its worker say to each other (msgpack, length-prefixed).
 
-Down: ``StartLlm`` once, then ``Submit``, ``CancelKeys`` and ``ReleaseTable``, at last
-``FinishLlm``. Up: ``LlmReady`` or ``LlmStartFailed`` once, then one ``Step`` per step that has
+Down: ``StartLlm`` once, then ``Submit``, ``CancelKeys``, ``ReleaseTable`` and ``UseCheaper``, at
+last ``FinishLlm``. Up: ``LlmReady`` or ``LlmStartFailed`` once, then one ``Step`` per step that has
 news, ``Refused`` for a prompt that never ran, and ``Gauges`` a few times a second.
 """
 
@@ -74,6 +74,7 @@ class LlmReady(msgspec.Struct, frozen=True, tag=5, array_like=True, kw_only=True
     block_size: int
     max_seq_length: int
     vocabulary: int
+    cheaper_weights: str = ""  # in memory too, for steps under pressure; empty: none
 
 
 class LlmStartFailed(msgspec.Struct, frozen=True, tag=6, array_like=True):
@@ -90,6 +91,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     detail: str = ""  # with error: for the caller, or a log reference
+    is_cheaper: bool = False  # some of it was computed with the cheaper weights
 
 
 class StepItem(msgspec.Struct, frozen=True, array_like=True):
@@ -143,7 +145,14 @@ class Gauges(msgspec.Struct, frozen=True, tag=9, array_like=True, kw_only=True):
     accepted: int = 0
     histograms: dict[str, tuple[int, ...]] = {}  # name -> cumulative bucket counts
     histogram_sums: dict[str, float] = {}
+    is_cheaper: bool = False  # steps run with the cheaper weights
 
 
-Down = StartLlm | Submit | CancelKeys | ReleaseTable | FinishLlm
+class UseCheaper(msgspec.Struct, frozen=True, tag=10, array_like=True):
+    """Run with the cheaper weights from the next step on, or with the usual ones again."""
+
+    is_on: bool
+
+
+Down = StartLlm | Submit | CancelKeys | ReleaseTable | FinishLlm | UseCheaper
 Up = LlmReady | LlmStartFailed | Step | Refused | Gauges

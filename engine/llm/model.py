@@ -27,10 +27,12 @@ __all__ = ["HostBlocks", "LoadedModel", "PagedModel", "RowGroup", "load_model_fo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """Weights in memory, no cache yet. ``weights`` is the precision in use: fp32, bf16, int8;
-    ``max_seq_length`` is at most the context that the model was made for."""
+    ``cheaper`` the same model in a cheaper one, if that was asked for; ``max_seq_length`` is at
+    most the context that the model was made for."""
 
     folder: Path
     decoder: Decoder
+    cheaper: Decoder | None = None
     weights: str
     device: torch.device
     max_seq_length: int
@@ -52,13 +54,14 @@ def load_model_folder(
     path: Path,
     *,
     weights: str = "auto",
+    cheaper_weights: str = "",
     device: str = "auto",
     threads: int = 0,
     max_seq_length: int | None = None,
 ) -> LoadedModel:
-    """Load a Hugging Face folder. ``weights`` and ``device`` as in ``LlmConfig``; ``threads`` 0
-    takes as many as the container may use. Sets torch's number of threads, and how MKL rounds,
-    for the whole process.
+    """Load a Hugging Face folder. ``weights``, ``cheaper_weights`` and ``device`` as in
+    ``LlmConfig``; ``threads`` 0 takes as many as the container may use. Sets torch's number of
+    threads, and how MKL rounds, for the whole process.
 
     Raises:
         StartupError: the model or the combination is not supported, or a file is missing.
@@ -76,16 +79,20 @@ def load_model_folder(
             f"{path}: its attention slides over {window} tokens, which is not supported; "
             f"set max_seq_length to {window} at most"
         )
-    name = _weights(weights, chosen)
-    precision = Precision(
-        dtype=torch.bfloat16 if name == "bf16" else torch.float32,
-        is_int8=name == "int8",
-        device=chosen,
-    )
-    with torch.inference_mode():
-        decoder = load_decoder(path, architecture, precision, length)
+    name = _weights("weights", weights, chosen)
+
+    def load(weights: str) -> Decoder:
+        with torch.inference_mode():
+            return load_decoder(path, architecture, _precision(weights, chosen), length)
+
+    cheaper = cheaper_weights and _weights("cheaper_weights", cheaper_weights, chosen)
     return LoadedModel(
-        folder=path, decoder=decoder, weights=name, device=chosen, max_seq_length=length
+        folder=path,
+        decoder=load(name),
+        cheaper=load(cheaper) if cheaper else None,
+        weights=name,
+        device=chosen,
+        max_seq_length=length,
     )
 
 
@@ -93,7 +100,8 @@ class PagedModel:
     """A loaded model with a cache of ``num_blocks`` blocks. One thread uses it.
 
     Block tables are the caller's: nothing here knows which block belongs to whom, so sequences
-    may share blocks that none of them writes.
+    may share blocks that none of them writes. Keys and values have one layout whatever weights
+    computed them, in the type of the usual ones, so those may change between two steps.
     """
 
     def __init__(
@@ -109,12 +117,23 @@ class PagedModel:
         self.device = loaded.device
         self.vocabulary = loaded.architecture.vocabulary
         self.bytes_per_block = loaded.bytes_per_block(block_size)
+        self._usual, self._cheaper = loaded.decoder, loaded.cheaper
         self._decoder = loaded.decoder
         with torch.inference_mode():
             self._cache = KvCache(
                 loaded.architecture, num_blocks, block_size, loaded.decoder.dtype, loaded.device
             )
         self._attention = PagedAttention(loaded.architecture, self._cache, is_fused=fused_attention)
+
+    def use_cheaper(self, is_on: bool) -> None:
+        """With which weights the next ``execute`` computes.
+
+        Raises:
+            ValueError: the model was loaded without cheaper ones.
+        """
+        if self._cheaper is None:
+            raise ValueError("the model has no cheaper weights")
+        self._decoder = self._cheaper if is_on else self._usual
 
     @torch.inference_mode()
     def execute(self, groups: Sequence[RowGroup]) -> Tensor:
@@ -166,13 +185,18 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _weights(name: str, device: torch.device) -> str:
+def _precision(weights: str, device: torch.device) -> Precision:
+    dtype = torch.bfloat16 if weights == "bf16" else torch.float32
+    return Precision(dtype=dtype, is_int8=weights == "int8", device=device)
+
+
+def _weights(key: str, name: str, device: torch.device) -> str:
     if name == "auto":
         if device.type == "cuda":
             return "bf16"
         return "int8" if is_int8_supported() else "fp32"
     if name == "int8" and device.type != "cpu":
-        raise StartupError("weights = int8 is for the CPU; on this device use bf16 or fp32")
+        raise StartupError(f"{key} = int8 is for the CPU; on this device use bf16 or fp32")
     if name == "int8" and not is_int8_supported():
-        raise StartupError("weights = int8 needs torch's x86 kernels; use fp32 here")
+        raise StartupError(f"{key} = int8 needs torch's x86 kernels; use fp32 here")
     return name

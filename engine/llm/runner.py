@@ -46,6 +46,7 @@ class Runner:
     ) -> None:
         self._meter = Meter()
         self.num_steps = 0  # committed
+        self.is_cheaper = False  # steps run with the model's cheaper weights
         self._executor = StepExecutor(model)
         self._scheduler = scheduler
         self._end_ids = end_ids
@@ -84,6 +85,14 @@ class Runner:
         for release in releases:
             at = release.at_us / 1e6
             self._scheduler.set_release(release.key, release.released, release.tokens_per_s, at)
+
+    def use_cheaper(self, is_on: bool) -> None:
+        """From the next step on, for everybody; the model has such weights. What is in the cache
+        stays valid for who is using it."""
+        if is_on is not self.is_cheaper:
+            self._executor.use_cheaper(is_on)
+            self._scheduler.use_cheaper(is_on)
+            self.is_cheaper = is_on
 
     def step(self) -> list[Growth]:
         """Run one step, if there is anything to run (``num_steps`` tells).
@@ -146,6 +155,7 @@ class Runner:
             accepted=scheduler.accepted,
             histograms=meter.histograms(),
             histogram_sums=meter.histogram_sums(),
+            is_cheaper=self.is_cheaper,
         )
 
     # before a step
@@ -168,6 +178,7 @@ class Runner:
             generation = self._generations[item.sequence.key]
             if generation.started_at is None:
                 self._meter.note_start(generation, plan.planned_at)
+            generation.is_cheaper |= self.is_cheaper
             if item.samples:
                 added[generation.key] = self._accept(generation, item, choices[generation.key])
         self._scheduler.commit(plan, {key: chosen.tokens for key, chosen in added.items()}, now)
@@ -226,4 +237,5 @@ def _growth(generation: Generation, chosen: _Chosen) -> Growth:
         token_ids=tuple(chosen.tokens),
         cached_tokens=generation.sequence.num_cached,
         reason=chosen.reason,
+        is_cheaper=generation.is_cheaper,
     )

@@ -44,6 +44,7 @@ __all__ = [
 
 _NO_LIMIT = 1 << 30
 _RETRY_S = 1.0
+_CHEAPER_SALT = b"cheaper"
 
 
 @dataclass(slots=True)
@@ -156,6 +157,18 @@ class Scheduler:
         sequence = self._roster.get(key)
         if sequence is not None:
             sequence.set_release(released, tokens_per_s, at)
+
+    def use_cheaper(self, is_on: bool) -> None:
+        """The model runs with its cheaper weights from the next step on, or no longer: steps cost
+        something else, and prefixes are shared only with what the same weights computed.
+
+        Raises:
+            ValueError: a step is open.
+        """
+        if self._open is not None:
+            raise ValueError("a step is open: its weights are settled")
+        self._cost.use_cheaper(is_on)
+        self._pool.salt = _CHEAPER_SALT if is_on else b""
 
     def plan(self, now: float, *, max_rows: int | None = None) -> StepPlan | None:
         """Decide on a step and reserve its blocks; None when there is nothing to run.

@@ -67,6 +67,7 @@ class Sequence:
     state: SequenceState = SequenceState.WAITING
     blocks: list[int] = field(default_factory=list)  # block i holds tokens i*size..(i+1)*size-1
     block_hashes: list[bytes] = field(default_factory=list)  # of full blocks; BlockPool's memo
+    salt: bytes | None = b""  # of the pool while its blocks were filled; None: it has changed
     num_computed: int = 0  # tokens whose keys and values are in ``blocks``
     num_cached: int = 0  # prompt tokens that the prefix cache spared at first admission
     num_expected_hits: int = 0  # the prefix cache's, estimated when it was accepted

@@ -66,7 +66,38 @@ class StepShape:
 
 
 class StepCost:
-    """Predicts milliseconds; 0.0 until something was observed. Memory is bounded."""
+    """Predicts milliseconds; 0.0 until something was observed. Memory is bounded. What steps cost
+    with cheaper weights is learned apart."""
+
+    def __init__(self) -> None:
+        self._usual, self._cheaper = _CostModel(), _CostModel()
+        self._model = self._usual
+
+    def use_cheaper(self, is_on: bool) -> None:
+        """With which weights steps run from now on."""
+        self._model = self._cheaper if is_on else self._usual
+
+    def observe(self, shape: StepShape, step_ms: float) -> None:
+        """A step of that shape took ``step_ms``; what is not positive is ignored."""
+        self._model.observe(shape, step_ms)
+
+    def predict(self, shape: StepShape) -> float:
+        return self._model.predict(shape)
+
+    def affordable_chunk(
+        self, shape: StepShape, *, start: int, limit: int, budget_ms: float
+    ) -> int:
+        """The largest chunk of at most ``limit`` tokens, from position ``start``, that can join
+        ``shape`` within ``budget_ms``.
+
+        Prefill never exceeds twice the largest that was seen: a cost that was only extrapolated
+        must not stall everybody.
+        """
+        return self._model.affordable_chunk(shape, start, limit, budget_ms)
+
+
+class _CostModel:
+    """Of steps with one set of weights; see :class:`StepCost`."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[tuple[int, ...], _Cell] = OrderedDict()
@@ -77,7 +108,6 @@ class StepCost:
         self._most_prefill = 0  # tokens in one step, seen so far
 
     def observe(self, shape: StepShape, step_ms: float) -> None:
-        """A step of that shape took ``step_ms``; what is not positive is ignored."""
         if step_ms <= 0.0:
             return
         fitted_ms = self._fitted(shape)
@@ -92,15 +122,7 @@ class StepCost:
     def predict(self, shape: StepShape) -> float:
         return self._fitted(shape) * self._load_factor
 
-    def affordable_chunk(
-        self, shape: StepShape, *, start: int, limit: int, budget_ms: float
-    ) -> int:
-        """The largest chunk of at most ``limit`` tokens, from position ``start``, that can join
-        ``shape`` within ``budget_ms``.
-
-        Prefill never exceeds twice the largest that was seen: a cost that was only extrapolated
-        must not stall everybody.
-        """
+    def affordable_chunk(self, shape: StepShape, start: int, limit: int, budget_ms: float) -> int:
         low, high = 0, min(limit, 2 * self._most_prefill - shape.num_prefill_tokens)
         while low < high:
             middle = (low + high + 1) // 2

@@ -11,7 +11,9 @@ variants, ``STEM.VARIANT.onnx``, which ``clawstream models quantize`` makes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,9 @@ from engine.errors import UnknownModel
 from engine.manifest import Manifest
 from engine.models.description import load_model_file
 from engine.models.errors import MissingModel
+from engine.models.verdicts import Verdict, VerdictFile
+
+logger = logging.getLogger(__name__)
 
 ORIGINAL = "fp32"  # the variant that is the model's own file
 LATEST, ALL = "latest", "all"
@@ -54,6 +59,7 @@ class Repository:
         folder: that holds the version folders, or None: ``resolve`` names the only version.
         policy: ``("latest",)``, ``("all",)`` or version numbers.
         variants: best first; each version must have them all.
+        verdicts: where it is kept which version folders lost their trial; None: nowhere.
     """
 
     def __init__(
@@ -64,12 +70,14 @@ class Repository:
         resolve: Callable[[], Manifest],
         policy: tuple[str, ...] = (LATEST,),
         variants: tuple[str, ...] = (ORIGINAL,),
+        verdicts: VerdictFile | None = None,
     ) -> None:
         self._name = name
         self._folder = folder
         self._resolve = resolve
         self._policy = policy
         self._variants = variants
+        self._verdicts = verdicts if folder is not None else None
 
     def versions(self) -> tuple[str, ...]:
         """Every version that is there, oldest first."""
@@ -86,9 +94,18 @@ class Repository:
             ManifestError: a version's files cannot be used.
         """
         there = self.versions()
+        return self._read(self._wanted(there) if version is None else (version,), there)
+
+    def read_accepted(self) -> tuple[Variants, ...]:
+        """As ``read``, but ``latest`` and ``all`` pass over what is ``rejected``, unless nothing
+        else is there."""
+        there, rejected = self.versions(), self.rejected()
+        accepted = tuple(version for version in there if version not in rejected)
+        return self._read(self._wanted(accepted or there), there)
+
+    def _read(self, wanted: tuple[str, ...], there: tuple[str, ...]) -> tuple[Variants, ...]:
         if not there:
             raise MissingModel(f"model {self._name}: {self._folder} holds no version folder")
-        wanted = self._wanted(there) if version is None else (version,)
         for each in wanted:
             if each not in there:
                 raise UnknownModel(
@@ -105,6 +122,56 @@ class Repository:
             folders = [self._folder / version for version in find_versions(self._folder)]
             paths = [path for folder in folders for path in sorted(folder.iterdir())]
         return tuple(_stamp_of(path) for path in paths)
+
+    # --- versions that lost their trial
+
+    def fingerprint(self, version: str) -> str:
+        """Changes when a file of the version does, by name, size and time of change."""
+        if self._folder is None:
+            return ""
+        try:
+            paths = sorted((self._folder / version).iterdir())
+        except OSError:
+            paths = []  # it is gone
+        stamps = [(path.name, *_stamp_of(path)[1:]) for path in paths]
+        lines = [f"{name}\0{size}\0{time_ns}" for name, size, time_ns in stamps]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def rejected(self) -> dict[str, str]:
+        """Versions that lost their trial, and why. It holds until their files change."""
+        return {version: verdict.reason for version, verdict in self._standing().items()}
+
+    def reject(self, version: str, fingerprint: str, reason: str) -> None:
+        """Keep that ``version`` lost its trial when its files had this ``fingerprint``."""
+        verdict = Verdict(fingerprint=fingerprint, reason=reason)
+        self._keep({**self._standing(), version: verdict})
+
+    def forgive(self, version: str) -> None:
+        """Somebody wants it tried again."""
+        standing = self._standing()
+        if standing.pop(version, None) is not None:
+            self._keep(standing)
+
+    def _standing(self) -> dict[str, Verdict]:
+        if self._verdicts is None:
+            return {}
+        return {
+            version: verdict
+            for version, verdict in self._verdicts.read().items()
+            if verdict.fingerprint == self.fingerprint(version)
+        }
+
+    def _keep(self, verdicts: Mapping[str, Verdict]) -> None:
+        if self._verdicts is None:
+            return
+        try:
+            self._verdicts.write(verdicts)
+        except OSError as error:
+            logger.warning(
+                "%s: a restart will not know which versions lost their trial: %s", self._name, error
+            )
+
+    # --- helpers
 
     def _wanted(self, there: tuple[str, ...]) -> tuple[str, ...]:
         if self._policy == (LATEST,):

@@ -4,6 +4,7 @@ Layout under ``home``::
 
     models/NAME/VERSION/{model.onnx,manifest.json}   (chat models: a folder, model)
     clips/NAME.mp4
+    verdicts/FOLDER-….json  which versions of a model folder lost their trial
     staging/KIND-NAME/      work in progress, emptied by the next pull of that name
     locks/KIND-NAME.lock    one pull at a time
 """
@@ -30,6 +31,7 @@ from engine.models.description import load_model_file, read_label_file
 from engine.models.errors import MissingModel, SourceError, StoreError
 from engine.models.repository import LATEST, ORIGINAL, Repository, find_versions
 from engine.models.sources import ProgressCallback, fetch
+from engine.models.verdicts import VerdictFile, verdict_path
 
 _LOCK_WAIT_S = 1800.0  # as long as the other pull's download may take
 _READY = "ready"  # the stage of a pull's last report
@@ -99,12 +101,16 @@ class ModelStore:
     ) -> Repository:
         """What is there of a model that is served as ``name``; reads nothing yet."""
         folder = _file_path(name_or_path) if is_file_reference(name_or_path) else None
+        if folder is not None and not find_versions(folder):
+            folder = None
+        path = None if folder is None else verdict_path(self.home, name, folder)
         return Repository(
             name,
-            folder=folder if folder is not None and find_versions(folder) else None,
+            folder=folder,
             resolve=partial(self.resolve, name_or_path),
             policy=policy,
             variants=variants,
+            verdicts=None if path is None else VerdictFile(path),
         )
 
     def pull(self, name: str, progress: ProgressCallback | None = None) -> Manifest:

@@ -26,9 +26,10 @@ def describe(
     num_lanes: int,
     now: float,
 ) -> ModelStatistics:
-    """Counters over all versions; readiness, workers and version are those of ``current``."""
+    """Counters over all versions, hops by version; readiness, workers and version are those of
+    ``current``."""
     tracks = [track for edition in editions.in_memory() for track in edition.tracks]
-    counters = books.counters(tracks)
+    counters, hops = books.counters(tracks), books.hops(tracks)
     pools = {track: track.pool.statistics() for track in tracks}
     is_unloaded = current is None and reloader.log.last == UNLOADED
     idle = _without_workers(config, UNLOADED if is_unloaded else "not started")
@@ -55,8 +56,8 @@ def describe(
         batches=counters.batches,
         retried=counters.retried,
         run_s=counters.run_s,
-        hops=counters.hops.times_s,
-        batch_sizes=counters.hops.batch_sizes,
+        hops={version: each.times_s for version, each in hops.items()},
+        batch_sizes={version: each.batch_sizes for version, each in hops.items()},
         queue_age_s=max((track.batcher.queue_age_s(now) for track in tracks), default=0.0),
         workers_cpu_s=books.cpu_s(pools.values()),
         predicted_run_s=0.0 if current is None else current.batcher.predicted_run_s,

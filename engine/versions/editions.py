@@ -116,8 +116,9 @@ class Editions:
         if done.cancelled():
             return  # by ``aclose``, which ends it itself
         del self._retiring[edition]
+        remaining = [track for each in self.in_memory() for track in each.tracks]
         for track in edition.tracks:
-            self._books.keep(track)
+            self._books.keep(track, remaining)
         if done.exception() is not None:
             logger.error(
                 "%s: draining version %s failed",

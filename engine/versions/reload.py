@@ -16,6 +16,7 @@ from engine.versions.trial import Trial, Verdict
 logger = logging.getLogger(__name__)
 
 _MAX_REJECTED = 16
+_SAVE_S = 5.0  # for a disk to take a verdict; later is too late
 DONE, FAILED, ROLLED_BACK = "done", "failed", "rolled_back"
 UNLOADED = "unloaded"
 
@@ -44,7 +45,8 @@ class Reloader:
 
     One change at a time. While the active version is on trial the one before stays warm, so that
     a roll-back is one assignment. In memory are at most the old version, the new one, and those
-    that the policy serves besides; what drains is gone before another is started.
+    that the policy serves besides; what drains is gone before another is started. Who lost its
+    trial is not tried again until its files change or somebody names it, restarts included.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Reloader:
         self._keeps_others = keeps_others
         self._on_switch = on_switch
         self._trials: tuple[Trial, ...] = ()  # one per variant
+        self._tried_fingerprint = ""  # of the active version's files when they were read
+        self._saving: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
     @property
@@ -130,8 +134,20 @@ class Reloader:
         if all(verdict is Verdict.STAYS for verdict, _ in judgements):
             self._conclude(active, judgements[0].reason)
 
+    async def wait_saved(self) -> None:
+        """Wait, not for ever, until the last verdict is on disk; cancelled, it goes on."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=_SAVE_S)
+
     async def _load(self, repository: Repository, threads: int, version: str | None) -> str:
-        offered = await asyncio.to_thread(repository.read, version)
+        await self.wait_saved()
+        if version is None:
+            offered = await asyncio.to_thread(repository.read_accepted)
+        else:
+            offered = await asyncio.to_thread(repository.read, version)
+            await asyncio.to_thread(repository.forgive, version)
+        newest = edition_label(offered[-1])
+        fingerprint = await asyncio.to_thread(repository.fingerprint, newest)
         await self._editions.wait_retired()
         opened: list[Edition] = []
         for variants in offered:
@@ -148,6 +164,7 @@ class Reloader:
                 raise
             opened.append(edition)
         labels = {edition_label(variants) for variants in offered}
+        self._tried_fingerprint = fingerprint
         self._switch(opened, labels if version is None else None)
         return opened[-1].label
 
@@ -206,3 +223,15 @@ class Reloader:
         self.log.reject(bad.label, reason)
         self.log.note(ROLLED_BACK, words)
         logger.error("%s: %s", self._name, words)
+        if self._repository is not None:
+            # One at a time: the next trial begins with a load, and that waits for this.
+            saving = self._save(self._repository, bad.label, self._tried_fingerprint, reason)
+            self._saving = asyncio.create_task(saving, name=f"save-verdict-{self._name}")
+
+    async def _save(
+        self, repository: Repository, label: str, fingerprint: str, reason: str
+    ) -> None:
+        try:
+            await asyncio.to_thread(repository.reject, label, fingerprint, reason)
+        except Exception:  # the old version serves all the same
+            logger.exception("%s: keeping the verdict on version %s failed", self._name, label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from engine.base import ModelStatistics
@@ -72,9 +72,11 @@ class ServedModel:
         self._threads = threads
         offered: tuple[Variants, ...] = ((self._manifest,),)
         if self._repository is not None:
-            offered = await asyncio.to_thread(self._repository.read)
+            offered = await asyncio.to_thread(self._repository.read_accepted)
+            self._note_rejected(await asyncio.to_thread(self._repository.rejected), offered)
         for variants in offered:
             edition = await self._open_first(variants)
+            self._reloader.log.rejected.pop(edition.label, None)  # nothing better starts
             self._editions.served[edition.label] = self._editions.active = edition
         self._point()
         self._tasks.append(asyncio.create_task(self._tend(), name=f"tend-{self._name}"))
@@ -94,6 +96,7 @@ class ServedModel:
         try:
             if tasks:
                 await asyncio.wait(tasks)
+            await self._reloader.wait_saved()
         finally:
             await self._editions.aclose(deadline)
 
@@ -179,11 +182,21 @@ class ServedModel:
             logger.error("%s: %s; trying the version before", self._name, error)
             return await self._editions.open(before, self._threads)
 
+    def _note_rejected(self, rejected: Mapping[str, str], offered: Iterable[Variants]) -> None:
+        """Say which versions are passed over, because they lost a trial before this start."""
+        served = {edition_label(variants) for variants in offered}
+        for label, reason in rejected.items():
+            if label not in served:
+                self._reloader.log.reject(label, reason)
+                logger.warning("%s: version %s is passed over: %s", self._name, label, reason)
+
     async def _version_before(self, variants: Variants) -> Variants | None:
         if self._repository is None or self.config.versions != (LATEST,):
             return None
         versions = await asyncio.to_thread(self._repository.versions)
-        older = versions[: versions.index(edition_label(variants))]
+        rejected = self._reloader.log.rejected
+        there = versions[: versions.index(edition_label(variants))]
+        older = [version for version in there if version not in rejected] or there
         if not older:
             return None
         return (await asyncio.to_thread(self._repository.read, older[-1]))[0]

@@ -19,6 +19,16 @@ from engine.workers.channel import HostChannel
 DRAIN_S = 1.0  # from the process's end until its last bytes are read; they are in the buffer then
 TERMINATE_S = 0.3
 REAP_S = 5.0
+# Pictures and tensors of megabytes come and go with every item. Kept in the process and on huge
+# pages they cost neither page faults nor as many misses of the TLB: 2 % of CenterFace, measured. At
+# most 128 MiB stay unused at the heap's end. An older glibc ignores what it does not know.
+MALLOC_TUNABLES = ":".join(
+    (
+        "glibc.malloc.hugetlb=1",
+        "glibc.malloc.mmap_threshold=33554432",
+        "glibc.malloc.trim_threshold=134217728",
+    )
+)
 MAX_IMAGE_PIXELS = 1 << 26  # 67 million: above the largest picture a gateway lets through
 
 
@@ -232,4 +242,5 @@ def worker_environment(index: int) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", MALLOC_TUNABLES),
     }

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 import msgspec
 
 from engine.errors import EngineError
+from engine.heap import settle_heap
 from engine.workers.channel import (
     UP_OVERHEAD_BYTES,
     ChannelError,
@@ -54,6 +55,7 @@ def main() -> None:
         sys.exit(0)  # the host left before it said anything
     configure_logging(start.manifest.name, arguments.worker, start.log_level, start.log_format)
     stages = load(start, channel, SlabReader(arguments.slab_fd))
+    settle_heap()
     reader = threading.Thread(target=read_forever, args=(channel, stages), daemon=True)
     reader.start()
     guarded(stages.run)()

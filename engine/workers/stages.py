@@ -33,12 +33,13 @@ from engine.pipeline import Output, Pipeline
 from engine.types import Attachment, AttachmentKind
 from engine.workers.channel import UP_OVERHEAD_BYTES, encode_message
 from engine.workers.lifeline import guarded
-from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
+from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task
 from engine.workers.slab import SlabReader
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTACHMENT_META_BYTES = 64 * 1024  # of an attachment, as on the wire
+MAX_ANSWER_WAIT_S = 0.001  # of a finished answer, for those of its batch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,25 +226,36 @@ class Stages:
     def _answer_forever(self) -> None:
         while (finished := self._answers.get()) is not None:
             if isinstance(finished, ItemFailed):
-                self._send_message(finished)
+                self._send(encode_message(finished, UP_OVERHEAD_BYTES))
             else:
                 self._answer_batch(finished)
             self._answers.task_done()
         self._answers.task_done()
 
     def _answer_batch(self, batch: _Batch) -> None:
-        self._send_message(BatchRan(batch.id, batch.ran_together, batch.run_us))
+        """Send what became of a batch: together, so that the host wakes once, unless that would
+        keep the first answers waiting."""
+        ran = BatchRan(batch.id, batch.ran_together, batch.run_us)
+        unsent = [encode_message(ran, UP_OVERHEAD_BYTES)]
+        send_at = time.monotonic() + MAX_ANSWER_WAIT_S
         for item in batch.items:
             if item.is_failed:
                 continue  # told when it failed
             self._items.pop(item.task.key, None)
-            try:
-                _check_wanted(item)
-                encoded = self._interpret(item)
-            except Exception as error:  # noqa: BLE001 - an item's fault, logged in _failure
-                self._send_message(_failure(item, "interpret", error))
-            else:
-                self._send(encoded)
+            unsent.append(self._answer(item))
+            if time.monotonic() >= send_at:
+                self._send(b"".join(unsent))
+                unsent.clear()
+        if unsent:
+            self._send(b"".join(unsent))
+
+    def _answer(self, item: _Item) -> bytes:
+        """The message about an item that ran."""
+        try:
+            _check_wanted(item)
+            return self._interpret(item)
+        except Exception as error:  # noqa: BLE001 - an item's fault, logged in _failure
+            return encode_message(_failure(item, "interpret", error), UP_OVERHEAD_BYTES)
 
     def _interpret(self, item: _Item) -> bytes:
         began = time.monotonic_ns()
@@ -264,9 +276,6 @@ class Stages:
             batch_size=item.batch_size,
         )
         return encode_message(done, self._max_output_bytes + UP_OVERHEAD_BYTES)
-
-    def _send_message(self, message: Up) -> None:
-        self._send(encode_message(message, UP_OVERHEAD_BYTES))
 
     def _fail(self, item: _Item, stage: str, error: Exception) -> None:
         item.is_failed = True

@@ -19,10 +19,11 @@ from engine.types import (
     Progress,
 )
 from gateway.session.outflow import Outflow
-from gateway.session.pacing import Answering, Pacing, max_ahead
+from gateway.session.pacing import DELAY_JUMP, Answering, Pacing, max_ahead
 from gateway.session.registry import SessionRegistry
 from gateway.session.text_totals import AnswerTimer
 from gateway.stream.congestion import Congestion
+from gateway.stream.network_state import NetworkState
 from gateway.stream.release import Departure
 
 # The engine expires the item; this only guards the request against a fault of ours.
@@ -75,6 +76,8 @@ class Generation:
         self._said: Outcome | None = None  # by the engine; told once the text before it is
         self._outcome: Outcome | None = None
         self._has_news = asyncio.Event()
+        self._congestion = Congestion()  # of the reader's connection
+        self._ceiling = pacing.stream_ceiling()
         self._lane: Lane | None = None
         self._timer: AnswerTimer | None = None
         self._outflow: Outflow | None = None
@@ -95,8 +98,8 @@ class Generation:
             pace=self._reading.pace,
             lane=self._lane,
             item_id=self._item.id,
-            congestion=Congestion(),
-            ceiling=self._pacing.stream_ceiling(),
+            congestion=self._congestion,
+            ceiling=self._ceiling,
         )
         self._outflow = self._pacing.start(
             answering,
@@ -150,6 +153,15 @@ class Generation:
             if self._outflow is not None:
                 self._outflow.resume()
         return news
+
+    def note_network(self, network: NetworkState) -> None:
+        """A measurement of the reader's connection."""
+        num_jumps = self._congestion.num_jumps
+        self._congestion.note(network, asyncio.get_running_loop().time())
+        if self._ceiling is not None:
+            self._ceiling.note(network)
+        if self._congestion.num_jumps > num_jumps:
+            self._registry.text_of(self._spec.model).triggers[DELAY_JUMP] += 1
 
     def end(self, reason: str) -> None:
         """Count how the answer ended."""

@@ -9,7 +9,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from engine.base import ModelStatistics
 from engine.histogram import Histogram
-from gateway.api.delivery_metrics import buckets_of, histogram
+from gateway.api.delivery_metrics import buckets_of
 from gateway.metrics import PREFIX, Samples, counter, gauge
 from gateway.session.registry import ModelReceipts
 
@@ -19,20 +19,26 @@ ORDER = "order"  # the one hop that the engine does not see
 def hop_families(
     models: tuple[ModelStatistics, ...], receipts: Mapping[str, ModelReceipts]
 ) -> Iterator[Metric]:
-    """``receipts`` are those of frames, by model."""
+    """``receipts`` are those of frames, by model. Series of a version end with it."""
     family = HistogramMetricFamily(
         f"{PREFIX}hop_seconds",
         "Where results spent their time, hop by hop.",
-        labels=["model", "hop"],
+        labels=["model", "version", "hop"],
+    )
+    sizes = HistogramMetricFamily(
+        f"{PREFIX}batch_size", "Items that ran together.", labels=["model", "version"]
     )
     for model in models:
-        for hop, times_s in model.hops.items():
-            _add(family, model.model, hop, times_s)
+        for version, hops in model.hops.items():
+            for hop, times_s in hops.items():
+                _add(family, [model.model, version, hop], times_s)
+        for version, counted in model.batch_sizes.items():
+            _add(sizes, [model.model, version], counted)
     for name, each in receipts.items():
-        _add(family, name, ORDER, each.order)
+        # No version: a stream's results wait for one another, whoever made them.
+        _add(family, [name, "", ORDER], each.order)
     yield family
-    sizes = {each.model: each.batch_sizes for each in models if each.batch_sizes is not None}
-    yield histogram("batch_size", "Items that ran together.", sizes)
+    yield sizes
     ages: Samples = [({"model": each.model}, each.queue_age_s) for each in models]
     yield gauge("queue_age_seconds", "How long the oldest queued item has waited.", ages)
     runs: Samples = [({"model": each.model}, each.run_s) for each in models]
@@ -41,6 +47,6 @@ def hop_families(
     yield counter("worker_cpu_seconds", "Processor time of a model's workers.", cpu)
 
 
-def _add(family: HistogramMetricFamily, model: str, hop: str, times_s: Histogram) -> None:
-    buckets = buckets_of(times_s.bounds, list(accumulate(times_s.counts)))
-    family.add_metric([model, hop], buckets=buckets, sum_value=times_s.sum)
+def _add(family: HistogramMetricFamily, labels: list[str], counted: Histogram) -> None:
+    buckets = buckets_of(counted.bounds, list(accumulate(counted.counts)))
+    family.add_metric(labels, buckets=buckets, sum_value=counted.sum)

@@ -1,4 +1,7 @@
-"""``POST /v1/infer/{model}``: one picture in, one answer out, by the same door as a stream."""
+"""``POST /v1/infer/{model}``: one picture in, one answer out, by the same door as a stream.
+
+``/v1/infer/{model}/versions/{version}`` pins a version, spelt as KServe's ``/v2/models`` does.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ MAX_CONCURRENT_REQUESTS = 64
 DEFAULT_DEADLINE_MS = 10_000.0
 MULTIPART_OVERHEAD_BYTES = 64 * 1024
 ANNOTATIONS = ("boxes", "blur")
+VERSION_HEADER = "Clawstream-Version"  # of what made the answer, for one that is no JSON
 # The engine expires the item; this only guards the request against a fault of ours.
 SAFETY_GAP_S = 1.0
 _ITEM_ID = 1
@@ -76,7 +80,8 @@ class InferApi:
         self._num_running = 0
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/infer/{model}", self.infer)]
+        one = "/v1/infer/{model}"
+        return [web.post(one, self.infer), web.post(f"{one}/versions/{{version}}", self.infer)]
 
     async def infer(self, request: web.Request) -> web.Response:
         priority = self._admit(self._authenticate(request), Priority.STANDARD)
@@ -96,8 +101,12 @@ class InferApi:
         deadline = asyncio.get_running_loop().time() + deadline_ms / 1000
         options = msgspec.json.encode({"annotate": annotate}) if annotate else b""
         item = Item(id=_ITEM_ID, payload=picture, options=options, deadline=deadline)
-        model = request.match_info["model"]
-        spec = LaneSpec(model=model, policy=Policy.FIFO, priority=priority)
+        spec = LaneSpec(
+            model=request.match_info["model"],
+            policy=Policy.FIFO,
+            priority=priority,
+            version=request.match_info.get("version"),
+        )
         result = result_of(await self._run(spec, item, deadline))
         return _picture_response(result) if annotate else _json_response(result)
 
@@ -221,5 +230,6 @@ def _json_response(result: Result) -> web.Response:
 def _picture_response(result: Result) -> web.Response:
     for attachment in result.attachments:
         if attachment.kind is AttachmentKind.ANNOTATED_FRAME:
-            return web.Response(body=attachment.payload, content_type="image/jpeg")
+            headers = {VERSION_HEADER: result.version}
+            return web.Response(body=attachment.payload, content_type="image/jpeg", headers=headers)
     raise RequestProblem(ProblemKind.UNSUPPORTED_OPTION, "this model does not annotate")

@@ -10,11 +10,13 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from engine.base import Engine, ModelStatistics
 from gateway.api.hop_metrics import hop_families
+from gateway.api.network_metrics import network_families
 from gateway.api.pressure_metrics import pressure_families
+from gateway.api.sse import EventStreams
 from gateway.api.text_metrics import llm_families, prompt_families
 from gateway.api.version_metrics import version_families
 from gateway.metrics import PREFIX, LoopLag, Samples, counter, gauge, render
-from gateway.net.admission import ConnectionStatistics, ConnectionTable, Spread
+from gateway.net.admission import ConnectionTable
 from gateway.session.detached import DetachedStatistics
 from gateway.session.pressure import Pressure
 from gateway.session.registry import (
@@ -39,12 +41,14 @@ class MetricsApi:
         loop_lag: LoopLag,
         authenticate: Callable[[web.Request], str],
         pressure: Pressure | None = None,
+        event_streams: EventStreams | None = None,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._connections = connections
         self._loop_lag = loop_lag
         self._pressure = Pressure() if pressure is None else pressure
+        self._event_streams = EventStreams() if event_streams is None else event_streams
         self._authenticate = authenticate
 
     def routes(self) -> list[web.RouteDef]:
@@ -91,26 +95,11 @@ class MetricsApi:
             ({"direction": "out"}, now.bytes_out),
         ]
         yield counter("message_bytes", "Payload bytes of WebSocket messages.", sizes)
-        yield from _network_families(now)
-
-
-def _network_families(now: ConnectionStatistics) -> Iterator[Metric]:
-    """Of the open connections together: a label for each would never end."""
-
-    def each(spread: Spread, scale: float = 1.0) -> Samples:
-        return [
-            ({"statistic": "median"}, scale * spread.median),
-            ({"statistic": "p95"}, scale * spread.p95),
-            ({"statistic": "max"}, scale * spread.max),
-        ]
-
-    yield gauge("network_rtt_seconds", "Smoothed round trips.", each(now.rtt_ms, 1e-3))
-    yield gauge("network_jitter_seconds", "Jitter of round trips.", each(now.jitter_ms, 1e-3))
-    yield gauge("network_loss_ratio", "Share of segments sent again, lately.", each(now.loss))
-    yield counter("tcp_segments", "TCP segments with data sent.", [({}, now.segments_out)])
-    yield counter("tcp_retransmits", "TCP segments sent again.", [({}, now.segments_again)])
-    help_text = "How often the fullest outbox made room for the others."
-    yield counter("outboxes_relieved", help_text, [({}, now.outboxes_relieved)])
+        help_text = "How often the fullest outbox made room for the others."
+        yield counter("outboxes_relieved", help_text, [({}, now.outboxes_relieved)])
+        help_text = "Answers over HTTP that are being sent event by event."
+        yield gauge("event_streams", help_text, [({}, len(self._event_streams.networks))])
+        yield from network_families(now, self._event_streams)
 
 
 def _session_families(now: SessionStatistics) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -34,7 +35,7 @@ from gateway.api.generation import Generation, News, Reading
 from gateway.api.openai_answer import AnswerShape
 from gateway.api.openai_errors import BadParameter, error_body
 from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
-from gateway.api.sse import EventStream, ReaderStalled
+from gateway.api.sse import EventStream, EventStreams, ReaderStalled
 from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.options import TEXT_KINDS
@@ -78,6 +79,7 @@ class OpenAiApi:
         pacing: Pacing,
         limits: LimitsConfig,
         text: TextConfig,
+        event_streams: EventStreams,
         *,
         max_prompt_bytes: int,
         kinds: Mapping[str, str],
@@ -91,6 +93,7 @@ class OpenAiApi:
         self._limits = limits
         self._text = text
         self._max_body_bytes = max_prompt_bytes + OVERHEAD_BYTES
+        self._event_streams = event_streams
         self._kinds = kinds
         self._authenticate = authenticate
         self._admit = admit
@@ -180,8 +183,13 @@ class OpenAiApi:
         is_there = await generation.wait(self._text.keep_alive_s)
         news = generation.take()
         finished = None if news.outcome is None else _finished(generation, news.outcome)
-        stream = EventStream(request, send_timeout_s=self._limits.send_timeout_s)
-        try:
+        stream = EventStream(
+            request,
+            send_timeout_s=self._limits.send_timeout_s,
+            on_network=generation.note_network,
+        )
+        # A reader that stalled is gone, and nobody is there to be told.
+        with self._event_streams.follow(stream), suppress(ReaderStalled):
             await stream.start(headers)
             if not is_there:
                 await stream.keep_alive()
@@ -196,8 +204,6 @@ class OpenAiApi:
             except RequestProblem as problem:
                 await stream.send([*_chunks(shape, news.texts, None), _error(problem)])
             await stream.finish()
-        except ReaderStalled:
-            pass  # its connection is gone, and nobody is there to be told
         return stream.response
 
     async def _next_news(self, generation: Generation, stream: EventStream) -> News:

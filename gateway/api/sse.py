@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 
 from gateway.net.socket_options import limit_write_buffer
+from gateway.net.tcp_info import read_transport_path
+from gateway.stream.network_estimate import NetworkEstimate, PathSample
+from gateway.stream.network_state import NetworkState
 
 COMMENT = b": keep-alive\n\n"
 DONE = b"[DONE]"
@@ -29,13 +32,50 @@ class EventStream:
 
     What is sent next is chosen once there is room, and each wait for room is bounded: after
     ``send_timeout_s`` the connection is aborted and ``ReaderStalled`` raised. A reader that leaves
-    cancels the handler's task.
+    cancels the handler's task. ``on_network`` is told what the network does at each look at it.
     """
 
-    def __init__(self, request: web.Request, *, send_timeout_s: float) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        *,
+        send_timeout_s: float,
+        on_network: Callable[[NetworkState], None],
+    ) -> None:
         self._request = request
         self._send_timeout_s = send_timeout_s
+        self._on_network = on_network
+        self._estimate = NetworkEstimate()
+        self._first: PathSample | None = None
+        self._newest: PathSample | None = None
         self.response = web.StreamResponse(headers=HEADERS)
+
+    @property
+    def network(self) -> NetworkState:
+        """What its network does, as of the last look."""
+        return self._estimate.state
+
+    @property
+    def segments(self) -> tuple[int, int]:
+        """TCP segments with data that left while this answer was looked at, and those sent again:
+        its connection may have carried others before."""
+        first, newest = self._first, self._newest
+        if first is None or newest is None:
+            return 0, 0
+        return (
+            newest.num_segments - first.num_segments,
+            newest.num_retransmitted - first.num_retransmitted,
+        )
+
+    def sample_network(self) -> None:
+        """Look at the kernel's counters, which have no pings beside them here."""
+        transport = self._request.transport
+        sample = None if transport is None else read_transport_path(transport)
+        if sample is not None:
+            self._first = self._first or sample
+            self._newest = sample
+            self._estimate.note_path(sample)
+            self._on_network(self._estimate.state)
 
     async def start(self, headers: Mapping[str, str]) -> None:
         self.response.headers.update(headers)
@@ -78,3 +118,41 @@ class EventStream:
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ReaderStalled("nothing was read in time") from None
+
+
+class EventStreams:
+    """Those that are open at the moment; how many there may be is for the callers to bound."""
+
+    def __init__(self) -> None:
+        self._open: set[EventStream] = set()
+        self._past_out = 0
+        self._past_again = 0
+
+    def __iter__(self) -> Iterator[EventStream]:
+        return iter(tuple(self._open))
+
+    @property
+    def networks(self) -> tuple[NetworkState, ...]:
+        return tuple(stream.network for stream in self._open)
+
+    @property
+    def segments(self) -> tuple[int, int]:
+        """TCP segments with data sent, and sent again, of all answers that are or were open."""
+        num_out, num_again = self._past_out, self._past_again
+        for stream in self._open:
+            num_out += stream.segments[0]
+            num_again += stream.segments[1]
+        return num_out, num_again
+
+    @contextmanager
+    def follow(self, stream: EventStream) -> Iterator[EventStream]:
+        """Look at the stream's network now, when it ends, and in between."""
+        self._open.add(stream)
+        try:
+            stream.sample_network()
+            yield stream
+        finally:
+            stream.sample_network()
+            self._open.discard(stream)
+            self._past_out += stream.segments[0]
+            self._past_again += stream.segments[1]

@@ -70,6 +70,12 @@ def llm_families(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     for name, help_text in _GAUGES.items():
         # Only counters end in ``_total``, in Prometheus' world.
         yield gauge(f"llm_{name.removesuffix('_total')}", help_text, _each(found, name))
+    weights: Samples = [
+        ({"model": model, "weights": llm.weights}, 1.0)
+        for model, llm in found.items()
+        if llm.weights
+    ]
+    yield gauge("llm_weights", "1 for the precision that steps run with now.", weights)
     for name, help_text in _COUNTERS.items():
         yield counter(f"llm_{name}", help_text, _each(found, name))
     for name, (exported, help_text) in _HISTOGRAMS.items():

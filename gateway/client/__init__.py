@@ -26,6 +26,7 @@ from gateway.client.results import FrameResult
 from gateway.client.sources import open_source
 from gateway.client.statistics import StreamStatistics
 from gateway.client.streams import FrameStream
+from gateway.wire.messages import TokenTiming
 
 __all__ = [
     "AuthError",
@@ -45,6 +46,7 @@ __all__ = [
     "StreamStatistics",
     "TextEvent",
     "TextUsage",
+    "TokenTiming",
     "connect",
     "frames_from_bytes",
     "open_source",

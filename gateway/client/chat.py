@@ -33,6 +33,7 @@ from gateway.wire.messages import (
     StreamKind,
     StreamOptions,
     Token,
+    TokenTiming,
 )
 
 PROMPT_ID = "1"  # a stream carries one prompt
@@ -54,15 +55,20 @@ class TextUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEvent:
-    """New text, one token's; the last event has a ``finish_reason`` instead, and no text.
+    """New text, of ``num_tokens`` tokens; the last event has a ``finish_reason`` and no text.
 
-    ``received_at`` is on the clock of ``time.monotonic``. Finish reasons are ``stop``, ``length``,
+    ``received_at`` is on the clock of ``time.monotonic``. ``pace_ms`` is the time until the next
+    event is due, None for text that leaves as it comes. ``timing`` parts the engine's time from
+    the delay of pacing, if it was asked for. Finish reasons are ``stop``, ``length``,
     ``content_filter`` and ``cancelled``.
     """
 
     text: str
     seq: int
     received_at: float
+    num_tokens: int = 0
+    pace_ms: float | None = None
+    timing: TokenTiming | None = None
     finish_reason: str | None = None
     usage: TextUsage | None = None
 
@@ -221,7 +227,7 @@ class ChatStream:
             return
         match message:
             case Token():
-                self._add(TextEvent(text=message.text, seq=message.seq, received_at=self._heard_at))
+                self._add(_text_event(message, self._heard_at))
             case EndOutput():
                 self._on_end(message)
             case ErrorMessage():
@@ -312,3 +318,14 @@ class ChatStream:
             ack = self._acks.take(self._id)
             if ack is not None:
                 self._link.post(ack)
+
+
+def _text_event(token: Token, received_at: float) -> TextEvent:
+    return TextEvent(
+        text=token.text,
+        seq=token.seq,
+        received_at=received_at,
+        num_tokens=1 if token.count is UNSET else token.count,
+        pace_ms=None if token.pace is UNSET else token.pace,
+        timing=None if token.timing is UNSET else token.timing,
+    )

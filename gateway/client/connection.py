@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.client.attached import AttachedStream, RecoverableStream
+from gateway.client.attached import AttachedStream
 from gateway.client.backoff import Backoff, may_reconnect, may_resume
 from gateway.client.chat import ChatStream, chat_spec
 from gateway.client.errors import (
@@ -17,19 +17,17 @@ from gateway.client.errors import (
     ClientError,
     ConnectError,
     Event,
-    StreamError,
     problem_text,
 )
 from gateway.client.frames import FrameSource
 from gateway.client.greeting import open_link, stream_address
 from gateway.client.link import Link, LinkLost, LinkSettings
+from gateway.client.live_streams import LiveStreams
 from gateway.client.liveness import ClockEstimate
-from gateway.client.recovery import ATTEMPTS_PER_WINDOW, recovered, resume_request
 from gateway.client.stream_spec import StreamSpec
 from gateway.client.streams import FrameStream
 from gateway.wire.codec import BinaryMessage
 from gateway.wire.messages import (
-    Close,
     ErrorMessage,
     GoAway,
     Limits,
@@ -40,6 +38,7 @@ from gateway.wire.messages import (
 )
 
 STABLE_S = 5.0  # a connection that lived this long resets the backoff
+ATTEMPTS_PER_WINDOW = 8  # at least so many try to resume, if they fail quickly
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +95,7 @@ class Client:
         self._settings = settings
         self._link: Link | None = None
         self._welcome: Welcome | None = None
-        self._streams: dict[AttachedStream, int] = {}  # live ones, with their id on this connection
-        self._by_id: dict[int, AttachedStream] = {}
-        self._next_stream = 1
-        self._left: Welcome | None = None  # the session that may be resumed, after a loss
+        self._streams = LiveStreams()
         self._problem = ""  # what the server said last about the connection
         self._failure: ClientError | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -122,8 +118,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Close the streams, then the connection; every step is bounded; idempotent."""
-        streams = list(self._streams)
-        await asyncio.gather(*(stream.aclose() for stream in streams))
+        await asyncio.gather(*(stream.aclose() for stream in self._streams.all))
         self._is_closing = True
         if self._link is not None:
             await self._link.aclose()
@@ -210,6 +205,8 @@ class Client:
         *,
         prompt: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        pace: str | None = None,
+        timing: bool = False,
         deadline_ms: float | None = None,
         version: str | None = None,
         priority: str = "standard",
@@ -220,6 +217,8 @@ class Client:
         Args:
             messages: turns with ``role`` and ``content``, as mappings or structs; or ``prompt``.
             sampling: ``temperature``, ``max_tokens``, ``stop`` … (docs/wire-protocol.md).
+            pace: ``steady`` or ``off``; None: as the server prefers.
+            timing: events say when the engine was done with them, and how long they were held.
             deadline_ms: when the server gives the answer up.
 
         Raises:
@@ -228,7 +227,12 @@ class Client:
                 and ``ConnectError`` when there is no connection.
         """
         options = StreamOptions(
-            deadline_ms=deadline_ms, version=version, priority=priority, weight=weight
+            pace=pace,
+            timing=timing,
+            deadline_ms=deadline_ms,
+            version=version,
+            priority=priority,
+            weight=weight,
         )
         spec = chat_spec(
             model, messages=messages, prompt=prompt, sampling=sampling, options=options
@@ -240,32 +244,27 @@ class Client:
     def start_stream(self, stream: AttachedStream) -> None:
         if self._serving is None or self._failure is not None or self._serving.done():
             raise self._failure or ConnectError("not connected")
-        if len(self._streams) >= self._greeting.limits.max_streams:
-            raise StreamError(f"the server allows {len(self._streams)} streams at once")
-        self._streams[stream] = -1
-        if self._link is not None:
-            self._open(stream, self._link)
+        self._streams.add(stream, self._link, self._greeting.limits.max_streams)
 
     def reopen_stream(self, stream: AttachedStream) -> None:
         if self._link is not None:
-            self._by_id.pop(self._streams[stream], None)
-            self._open(stream, self._link)
+            self._streams.reopen(stream, self._link)
 
     def forget_stream(self, stream: AttachedStream) -> None:
-        self._by_id.pop(self._streams.pop(stream, -1), None)
+        self._streams.forget(stream)
 
     # --- for the connection ------------------------------------------------------------------
 
     def on_message(self, message: ServerMessage) -> None:
         stream = getattr(message, "stream", None)
         if isinstance(message, GoAway):
-            for live in self._streams:
+            for live in self._streams.all:
                 live.pause()
             self._tell("goaway", f"the server closes within {message.deadline_ms} ms")
         elif isinstance(message, ServerEvent):
             self._tell(message.kind, message.text)
         elif isinstance(stream, int):
-            target = self._by_id.get(stream)
+            target = self._streams.find(stream)
             if target is not None:  # else a late message of a stream that is over
                 target.on_message(message)
         elif isinstance(message, ErrorMessage):
@@ -273,12 +272,12 @@ class Client:
             self._tell("error", self._problem)
 
     def on_binary(self, message: BinaryMessage) -> None:
-        target = self._by_id.get(message.header.stream)
+        target = self._streams.find(message.header.stream)
         if target is not None:
             target.on_binary(message)
 
     def on_tick(self, now: float) -> None:
-        for stream in list(self._streams):
+        for stream in self._streams.all:
             stream.on_tick(now)
 
     # --- inside ------------------------------------------------------------------------------
@@ -296,7 +295,9 @@ class Client:
                 started_at = time.monotonic()
                 loss = await link.run(self)
                 is_returning = self._backoff is not None and not self._is_closing
-                self._detach(may_resume=is_returning and may_resume(loss.code))
+                self._link = None
+                can_resume = is_returning and may_resume(loss.code)
+                self._streams.detach(link.welcome, may_resume=can_resume)
                 if self._is_closing:
                     return
                 self._tell("disconnected", self._problem or str(loss))
@@ -319,16 +320,16 @@ class Client:
         while True:
             left_s = max(0.0, give_up_at - time.monotonic())
             cap_s: float | None = None
-            if self._left is not None:
-                window_s = self._left.resume_window_s
+            window_s = self._streams.resume_window_s
+            if window_s is not None:
                 if time.monotonic() > lost_at + window_s:
-                    self._give_up_resuming()
+                    self._streams.give_up_resuming()
                 else:  # time is short, and several attempts should fit into it
                     cap_s = window_s / ATTEMPTS_PER_WINDOW
             await asyncio.sleep(min(backoff.next_delay_s(cap_s), left_s))
             try:
                 # Anew each time: meanwhile streams may have been given up.
-                resume = resume_request(self._left, self._streams) if self._left else None
+                resume = self._streams.resume_request()
                 return await open_link(self._address, self._api_key, self._settings, resume)
             except AuthError:
                 raise
@@ -341,54 +342,11 @@ class Client:
     def _attach(self, link: Link) -> None:
         self._link, self._welcome = link, link.welcome
         self._problem = ""
-        going_on = recovered(self._left, link.welcome)
-        self._left = None
-        for number in going_on.keys() - self._streams.values():
-            link.post(Close(stream=number))  # given up at the very last moment
-        for stream, number in list(self._streams.items()):
-            entry = going_on.get(number)
-            if entry is not None and isinstance(stream, RecoverableStream):
-                stream.on_resumed(link, entry.received_seq + 1)
-            elif number >= 0:
-                self._lose(stream)
-        for stream, number in list(self._streams.items()):
-            if number < 0:
-                self._open(stream, link)
-
-    def _open(self, stream: AttachedStream, link: Link) -> None:
-        number, self._next_stream = self._next_stream, self._next_stream + 1
-        self._streams[stream] = number
-        self._by_id[number] = stream
-        stream.on_attached(link, number)
-
-    def _detach(self, *, may_resume: bool) -> None:
-        """Without a connection a stream has its id only as long as it may be recovered."""
-        self._link = None
-        welcome = self._greeting
-        may_resume = may_resume and welcome.resume_window_s > 0
-        for stream, number in list(self._streams.items()):
-            if may_resume and number >= 0 and isinstance(stream, RecoverableStream):
-                stream.on_suspended()
-            else:
-                self._lose(stream)
-        if may_resume:
-            self._left = welcome
-
-    def _give_up_resuming(self) -> None:
-        """The server has not waited that long."""
-        self._left = None
-        for stream, number in list(self._streams.items()):
-            if number >= 0:
-                self._lose(stream)
-
-    def _lose(self, stream: AttachedStream) -> None:
-        self._by_id.pop(self._streams[stream], None)
-        self._streams[stream] = -1
-        stream.on_detached()
+        self._streams.attach(link)
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error
-        for stream in list(self._streams):
+        for stream in self._streams.all:
             stream.finish(error)
 
     def _tell(self, name: str, detail: str = "") -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gateway.wire.messages import StreamOptions
 
 POLICIES = ("latest", "fifo", "lossless")
+PACES = ("off", "playout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,5 +22,10 @@ class StreamSpec:
         policy = self.options.policy
         if policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+        pace = self.options.pace
+        if pace is not None and pace not in PACES:
+            raise ValueError(f"pace must be one of {', '.join(PACES)}, got {pace!r}")
+        if pace == "playout" and policy == "lossless":
+            raise ValueError("pace playout drops late results: it does not go with policy lossless")
         if self.fps is not None and not self.fps > 0.0:
             raise ValueError(f"fps must be above 0, got {self.fps}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url
 from gateway.commands.exits import CommandError, ExitCode
-from gateway.commands.stream import DEFAULT_URL, ApiKey
 
 if TYPE_CHECKING:
     from gateway.client import Event
@@ -28,7 +28,7 @@ def chat(
     model: Annotated[str, typer.Option(help="A language model that the gateway serves.")] = (
         DEFAULT_MODEL
     ),
-    url: Annotated[str, typer.Option(help="The gateway.")] = DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     system: Annotated[str, typer.Option(help="How the model should answer.")] = "",
     temperature: Annotated[
         float, typer.Option(min=0.0, max=10.0, help="0 always takes the likeliest token.")

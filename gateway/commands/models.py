@@ -18,10 +18,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from gateway.commands.ask_gateway import ApiKey
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.quantize import quantize_model
 from gateway.commands.reload import list_versions, reload_model, versions_of
-from gateway.commands.stream import ApiKey
 
 if TYPE_CHECKING:
     from engine.manifest import InputSpec, Manifest

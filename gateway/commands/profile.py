@@ -13,15 +13,14 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from gateway.commands.ask_gateway import DEFAULT_URL, http_address
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.out_file import check_out_file
-from gateway.commands.stream import DEFAULT_URL
 
 if TYPE_CHECKING:
     import psutil
 
 _EXTRA_S = 60.0  # to start, and to write the picture
-_DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 def profile(
@@ -71,10 +70,8 @@ def find_gateway(url: str) -> psutil.Process:
     """
     import psutil
 
-    parts = urlsplit(url)
-    port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
-    if port is None:
-        raise CommandError(ExitCode.USAGE, f"--url: must be like {DEFAULT_URL}, got {url}")
+    parts = urlsplit(http_address(url))
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     owners = {
         each.pid
         for each in psutil.net_connections("tcp")

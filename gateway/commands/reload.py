@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
-from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url, post_json
 from gateway.commands.exits import CommandError, ExitCode
-from gateway.commands.stream import DEFAULT_URL, ApiKey, Url
 
-_SCHEMES = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
-_ASK_S = 5.0
 _LOAD_S = 600.0  # spawning, warming up and draining take their time
-_MAX_BYTES = 4 * 1024 * 1024
 
 
 def reload_model(
@@ -42,7 +36,7 @@ def reload_model(
     """
     body = {} if version is None else {"parameters": {"version": version}}
     path = f"/v2/repository/models/{quote(model, safe='')}/load"
-    answer = ask_gateway(url, path, api_key, body, timeout_s=_LOAD_S)
+    answer = post_json(url, path, api_key, body, timeout_s=_LOAD_S)
     Console(highlight=False).print(f"{answer['name']}: version {answer['version']} serves")
 
 
@@ -68,48 +62,8 @@ def list_versions(
 
 def versions_of(model: str, url: str, api_key: str | None) -> list[dict[str, str]]:
     """The gateway's index entries for a model; raises CommandError when it has none."""
-    entries = ask_gateway(url, "/v2/repository/index", api_key, {}, timeout_s=_ASK_S)
+    entries = post_json(url, "/v2/repository/index", api_key, {})
     found = [each for each in entries if each["name"] == model]
     if not found:
         raise CommandError(ExitCode.MISSING, f"the gateway at {url} serves no model {model!r}")
     return found
-
-
-def ask_gateway(url: str, path: str, api_key: str | None, body: Any, *, timeout_s: float) -> Any:
-    """POST JSON, without any proxy, and return the JSON answer.
-
-    Raises:
-        CommandError: not reachable, or it refused; the text has the gateway's own reason.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES or not parts.netloc:
-        raise CommandError(ExitCode.USAGE, f"--url: must be like http://127.0.0.1:8400, got {url}")
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    address = f"{_SCHEMES[parts.scheme]}://{parts.netloc}{path}"
-    request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=timeout_s) as response:
-            return json.loads(response.read(_MAX_BYTES))
-    except urllib.error.HTTPError as error:
-        raise CommandError(_exit_code(error.code), f"{url}: {_reason(error)}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise CommandError(ExitCode.CANNOT_CONNECT, f"{url}: {reason}") from None
-
-
-def _exit_code(status: int) -> ExitCode:
-    if status in (401, 403):
-        return ExitCode.CANNOT_CONNECT
-    return ExitCode.MISSING if status == 404 else ExitCode.FAILED
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    """The detail of the problem that the gateway answered with."""
-    try:
-        problem = json.loads(error.read(_MAX_BYTES))
-        return str(problem.get("detail") or problem["title"])
-    except (ValueError, KeyError, AttributeError):
-        return f"{error.code} {error.reason}"

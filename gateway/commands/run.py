@@ -36,8 +36,9 @@ _PICTURES_HZ = 25.0  # in a video of pictures, which have no times of their own
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What to stream and how. Without a ``policy`` it is lossless for pictures, latest for what
-    comes at its own pace. ``seconds`` ends a source that does not end by itself; ``out`` asks for
-    annotated frames and writes them to an MP4 file."""
+    comes at its own pace. With ``pace`` ``playout`` results come evenly. ``seconds`` ends a source
+    that does not end by itself; ``out`` asks for annotated frames and writes them to an MP4 file.
+    """
 
     url: str
     source: str
@@ -45,6 +46,7 @@ class RunOptions:
     policy: str | None = None
     deadline_ms: float | None = None
     fps: float | None = None
+    pace: str | None = None
     loop: bool = False
     seconds: float | None = None
     out: Path | None = None
@@ -110,6 +112,7 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
                 model=options.model,
                 policy=_policy(options, source),
                 deadline_ms=options.deadline_ms,
+                pace=options.pace,
                 annotate=None if options.out is None else "boxes",
             )
             return await _follow(stream, source, options, console, listeners)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from gateway.commands.ask_gateway import get_text
 from gateway.commands.exits import CommandError, ExitCode
-
-MAX_BYTES = 16 * 1024 * 1024
-_TIMEOUT_S = 10.0
-_SCHEMES = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
 
 Labels = frozenset[tuple[str, str]]
 
@@ -94,7 +88,7 @@ def scrape(url: str, api_key: str | None) -> Scrape:
     Raises:
         CommandError: it cannot be reached, wants another key, or is no gateway.
     """
-    text = _get(metrics_address(url), api_key)
+    text = get_text(url, "/metrics", api_key)
     try:
         found = parse(text, time.monotonic())
     except ValueError as error:
@@ -114,27 +108,3 @@ def parse(text: str, at: float) -> Scrape:
             labels = frozenset(sample.labels.items())
             samples.setdefault(sample.name, {})[labels] = float(sample.value)
     return Scrape(at=at, samples=samples)
-
-
-def metrics_address(url: str) -> str:
-    """``http(s)://HOST:PORT/metrics`` of a gateway's address; raises CommandError."""
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES or not parts.netloc:
-        raise CommandError(ExitCode.USAGE, f"--url: must be like http://127.0.0.1:8400, got {url}")
-    return f"{_SCHEMES[parts.scheme]}://{parts.netloc}/metrics"
-
-
-def _get(address: str, api_key: str | None) -> str:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(address, headers=headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=_TIMEOUT_S) as response:
-            return str(response.read(MAX_BYTES), "utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        hint = ": set CLAWSTREAM_API_KEY" if error.code in (401, 403) else ""
-        text = f"{address}: {error.code} {error.reason}{hint}"
-        raise CommandError(ExitCode.CANNOT_CONNECT, text) from None
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error
-        raise CommandError(ExitCode.CANNOT_CONNECT, f"{address}: {reason}") from None

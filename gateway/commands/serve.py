@@ -139,11 +139,13 @@ def run_gateway(config: GatewayConfig) -> None:
 
 
 async def _serve(config: GatewayConfig) -> None:
+    from engine.heap import settle_heap
     from gateway.app import Gateway
 
     gateway = Gateway(config)
 
     def announce() -> None:
+        settle_heap()
         console = Console(soft_wrap=True, highlight=False)
         console.print(f"{LISTENING} {gateway.url.rstrip('/')} ({', '.join(config.models)})")
 

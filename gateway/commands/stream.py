@@ -12,23 +12,13 @@ import msgspec
 import typer
 from rich.console import Console
 
+from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.out_file import check_out_file
 
 if TYPE_CHECKING:
     from gateway.client import Event, FrameResult
     from gateway.commands.run import RunOptions, RunOutcome
-
-DEFAULT_URL = "ws://127.0.0.1:8400"
-# Of every command that talks to a running gateway.
-Url = Annotated[str, typer.Option(help="The gateway.")]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        envvar="CLAWSTREAM_API_KEY",
-        help="Better set in the environment: command lines are visible to others.",
-    ),
-]
 
 
 class Policy(Enum):
@@ -37,6 +27,13 @@ class Policy(Enum):
     LATEST = "latest"
     FIFO = "fifo"
     LOSSLESS = "lossless"
+
+
+class Pace(Enum):
+    """When results leave the gateway."""
+
+    OFF = "off"
+    PLAYOUT = "playout"
 
 
 def stream(
@@ -64,6 +61,13 @@ def stream(
     fps: Annotated[
         float | None, typer.Option(min=0.01, max=1000.0, help="Send at most this many a second.")
     ] = None,
+    pace: Annotated[
+        Pace | None,
+        typer.Option(
+            help="off: results come at once. playout: they are held a little, so that they come "
+            "as evenly as the frames were taken; not with --policy lossless. Default: off."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object per result on standard output.")
     ] = False,
@@ -90,6 +94,7 @@ def stream(
       clawstream stream 0 --model centerface
       clawstream stream clip.mp4 --model centerface --out annotated.mp4
       clawstream stream rtsp://camera.local/live --model centerface --deadline-ms 300
+      clawstream stream 0 --model centerface --pace playout --json
       clawstream stream clip.mp4 --model centerface --policy lossless --json | jq .data
     """
     from gateway.commands.run import Listeners, RunOptions, run_stream
@@ -103,6 +108,7 @@ def stream(
         policy=None if policy is None else policy.value,
         deadline_ms=deadline_ms,
         fps=fps,
+        pace=None if pace is None else pace.value,
         out=out,
         api_key=api_key,
     )
@@ -156,6 +162,7 @@ def _write_result(result: FrameResult) -> None:
         "seq": result.seq,
         "t_us": result.t_us,
         "latency_ms": round(result.latency_s * 1000, 3),
+        "held_ms": result.timing.pace / 1000,  # of the latency; for an even playout
         "model": result.model,
         "version": result.version,
         "data": msgspec.Raw(result.raw_data),

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url
 from gateway.commands.scrape import Change, Scrape, scrape
-from gateway.commands.stream import DEFAULT_URL, ApiKey, Url
 
 _NOTHING = "·"
 _HOPS = ("queue", "batch", "prepare", "run", "interpret", "order")

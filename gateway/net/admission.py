@@ -6,27 +6,20 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.connection import Connection, Ending, Traffic
+from gateway.net.write_turn import WriteTurn
+from gateway.stream.network_state import NetworkState
 from gateway.stream.output_budget import OutputBudget
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_MS = 2000
 IDLE_POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Of one quantity over the open connections; 0 when there are none."""
-
-    median: float = 0.0
-    p95: float = 0.0
-    max: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +37,7 @@ class ConnectionStatistics:
     bytes_out: int
     segments_out: int  # TCP segments with data
     segments_again: int
-    rtt_ms: Spread
-    jitter_ms: Spread
-    loss: Spread
+    networks: tuple[NetworkState, ...]  # of each that is open
     outboxes_relieved: int
 
 
@@ -55,11 +46,12 @@ class ConnectionTable:
 
     A place is taken before the handshake is answered and given back when nothing is left of the
     connection, so a storm of handshakes is counted too. ``output_budget`` is for the outboxes of
-    all of them together.
+    all of them together, in ``write_turn`` they send.
     """
 
     def __init__(self, max_connections: int, max_output_bytes: int = sys.maxsize) -> None:
         self.output_budget = OutputBudget(max_output_bytes)
+        self.write_turn = WriteTurn()
         self._max_connections = max_connections
         self._num_places = 0
         self._connections: set[Connection] = set()
@@ -149,7 +141,6 @@ class ConnectionTable:
         traffic.add(self._past)
         for connection in self._connections:
             traffic.add(connection.traffic)
-        networks = [connection.network for connection in self._connections]
         return ConnectionStatistics(
             open=len(self._connections),
             limit=self._max_connections,
@@ -162,18 +153,6 @@ class ConnectionTable:
             bytes_out=traffic.bytes_out,
             segments_out=traffic.segments_out,
             segments_again=traffic.segments_again,
-            rtt_ms=_spread([network.rtt_ms for network in networks]),
-            jitter_ms=_spread([network.jitter_ms for network in networks]),
-            loss=_spread([network.loss for network in networks]),
+            networks=tuple(connection.network for connection in self._connections),
             outboxes_relieved=self.output_budget.num_relieved,
         )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    if not values:
-        return Spread()
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Spread(
-        median=ordered[round(0.5 * last)], p95=ordered[round(0.95 * last)], max=ordered[last]
-    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from engine.types import Priority
+from gateway.config_sections import ServerConfig
 from gateway.errors import ProblemKind, RequestProblem
 
 ANONYMOUS = "anonymous"
@@ -204,3 +205,16 @@ def _principal(digest: bytes) -> str:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def keyring_of(server: ServerConfig) -> Keyring:
+    """As it is configured."""
+    tiers = {Priority.STANDARD: server.standard_keys, Priority.BACKGROUND: server.background_keys}
+    return Keyring(server.api_keys, tiers=tiers, admins=server.admin_keys)
+
+
+def origin_policy_of(server: ServerConfig) -> OriginPolicy:
+    """As it is configured."""
+    return OriginPolicy(
+        host=server.host, hosts=server.allowed_hosts, origins=server.allowed_origins
+    )

@@ -4,8 +4,9 @@
 2. The reader hands every message to the session at once and never awaits the pipeline: a brake
    on the client is credit, not silence. Pings are answered by the writer.
 3. The writer takes messages from the outbox while the transport has room, and only then, so that
-   the freshest leaves. It is a callback of the loop, one for all that is put in the same turn; its
-   task wakes up only to wait for room, which is bounded, and to say goodbye.
+   the freshest leaves. It runs in a callback of the loop, one for all that is put in the same turn
+   for whichever connection; its task wakes up only to wait for room, which is bounded, and to say
+   goodbye.
 4. At the end the session is closed, the writer says why (``error``, then a close frame), the
    reader looks out for the peer's close frame, and after a second the socket is gone either way.
 """
@@ -24,6 +25,7 @@ from aiohttp import WSMsgType
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
 from gateway.net.reader_window import ReaderWindow
 from gateway.net.websocket import PeerGone, Received, Socket
+from gateway.net.write_turn import WriteTurn
 from gateway.stream.entries import Outgoing
 from gateway.stream.network_estimate import PathSample
 from gateway.stream.network_state import NetworkState
@@ -146,6 +148,7 @@ class Connection:
         outbox: Outbox,
         *,
         name: str,
+        turn: WriteTurn,
         send_timeout_s: float,
         max_messages_per_s: float,
     ) -> None:
@@ -153,6 +156,7 @@ class Connection:
         self.traffic = Traffic()
         self._socket = socket
         self._outbox = outbox
+        self._turn = turn
         self._send_timeout_s = send_timeout_s
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
@@ -297,50 +301,44 @@ class Connection:
         """There is something to send, or more of it."""
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush_now)
+            self._turn.join(self)
 
-    def _flush_now(self) -> None:
-        """The callback's boundary, as ``_guard`` is the tasks'."""
+    def flush(self) -> None:
+        """Send until nothing waits, or there is no room; as ``_guard``, it is a boundary."""
         self._is_flush_due = False
-        if self._is_blocked.is_set():
-            return  # the task goes on once there is room
         try:
-            self._flush()
+            try:
+                self._send_turn()
+            finally:
+                self._socket.flush()
         except PeerGone:
             self.end(_LOST)
         except Exception:
             logger.exception("%s failed", self.name)
             self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
 
-    def _flush(self) -> None:
-        """Send until nothing waits; each message is chosen when there is room for it."""
-        try:
-            self._send_turn()
-        finally:
-            self._socket.flush()
-
     def _send_turn(self) -> None:
+        """Each message is chosen when there is room for it."""
+        socket, outbox, traffic = self._socket, self._outbox, self.traffic
         for _ in range(MESSAGES_PER_TURN):
-            if self._ending.done():
-                return
-            if not self._socket.is_writable:
+            if self._is_blocked.is_set():
+                return  # the task goes on once there is room
+            if not socket.is_writable:
                 self._is_blocked.set()
                 return
             if self._pong is not None:
-                self._socket.send(WSMsgType.PONG, self._pong)
+                socket.send(WSMsgType.PONG, self._pong)
                 self._pong = None
                 continue
-            outgoing = self._outbox.pop(self._loop.time())
+            outgoing = outbox.pop(self._loop.time())
             if outgoing is None:
                 return
-            self._send(outgoing)
+            data = outgoing.data
+            socket.send(_TEXT if outgoing.is_text else _BINARY, data)
+            traffic.messages_out += 1
+            traffic.bytes_out += len(data)
+            self.session.handle_sent(outgoing)
         self._wake()  # others have their turn first
-
-    def _send(self, outgoing: Outgoing) -> None:
-        self._socket.send(_TEXT if outgoing.is_text else _BINARY, outgoing.data)
-        self.traffic.messages_out += 1
-        self.traffic.bytes_out += len(outgoing.data)
-        self.session.handle_sent(outgoing)
 
     async def _write(self) -> None:
         """The writer's waits: for room, and for the last words to leave."""
@@ -348,8 +346,9 @@ class Connection:
             await self._is_blocked.wait()
             if not self._ending.done():
                 await self._wait_writable()
+            if not self._ending.done():
                 self._is_blocked.clear()
-                self._flush()
+                self.flush()
         await self._say_goodbye(self._ending.result())
 
     async def _wait_writable(self) -> None:

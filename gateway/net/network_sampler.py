@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from math import ceil
 from typing import Protocol
 
@@ -22,11 +23,11 @@ class Sampled(Protocol):
 
 
 class NetworkSampler:
-    """One timer for the whole process. ``start`` once; ``stop`` is idempotent."""
+    """One timer for all ``groups`` of connections. ``start`` once; ``stop`` is idempotent."""
 
-    def __init__(self, connections: Iterable[Sampled], clock: Clock) -> None:
-        self._connections = connections
+    def __init__(self, clock: Clock, *groups: Iterable[Sampled]) -> None:
         self._clock = clock
+        self._groups = groups
         self._timer: Timer | None = None
         self._waiting: list[Sampled] = []  # for their turn in this round
         self._num_per_tick = 0
@@ -47,7 +48,7 @@ class NetworkSampler:
         self._timer = self._clock.call_at(now + TICK_S, self._tick)
         if not self._waiting and now >= self._next_round_at:
             self._next_round_at = now + ROUND_S
-            self._waiting = list(self._connections)
+            self._waiting = list(chain(*self._groups))
             self._num_per_tick = min(MAX_PER_TICK, ceil(len(self._waiting) * TICK_S / ROUND_S))
         for _ in range(min(self._num_per_tick, len(self._waiting))):
             self._waiting.pop().sample_network()

@@ -69,6 +69,7 @@ class StreamEndpoint:
             socket,
             outbox,
             name=f"connection {next(self._numbers)}",
+            turn=self._connections.write_turn,
             send_timeout_s=self._limits.send_timeout_s,
             max_messages_per_s=self._limits.max_messages_per_s,
         )

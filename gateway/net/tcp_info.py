@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from typing import Protocol
@@ -32,6 +33,15 @@ def read_path(sock: OptionSocket) -> PathSample | None:
         return parse_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES))
     except OSError:
         return None
+
+
+def read_transport_path(transport: asyncio.BaseTransport) -> PathSample | None:
+    """Ask the kernel about a transport's connection; None if it is over."""
+    # A closed transport's descriptor may be another's by now.
+    if transport.is_closing():
+        return None
+    sock = transport.get_extra_info("socket")
+    return None if sock is None else read_path(sock)
 
 
 def read_window(sock: OptionSocket) -> int | None:

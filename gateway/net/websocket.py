@@ -18,14 +18,14 @@ from aiohttp import EofStream, WebSocketError, WSMsgType, web
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.net.http_protocol import HttpProtocol
 from gateway.net.socket_options import limit_write_buffer
-from gateway.net.tcp_info import read_path, read_window
+from gateway.net.tcp_info import read_transport_path, read_window
 from gateway.stream.network_estimate import PathSample
 from gateway.wire.codec import MAX_BINARY_BYTES
 from gateway.wire.messages import SUBPROTOCOL
 
 _CLOSE_CODE = struct.Struct("!H")
 _FIN = 0x80
-_SHORT, _MEDIUM, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
+_MEDIUM, _LONG = struct.Struct("!BBH"), struct.Struct("!BBQ")
 # What leaves with one system call, which costs as much as everything else about a small message.
 # No more than the kernel holds back unsent anyway, so that messages are still chosen late; up to
 # here one copy is cheaper than a list of buffers.
@@ -79,11 +79,7 @@ class Socket:
 
     def read_path(self) -> PathSample | None:
         """What the kernel knows of the connection; None if it is over."""
-        # A closed transport's descriptor may be another's by now.
-        if self._transport.is_closing():
-            return None
-        sock = self._transport.get_extra_info("socket")
-        return None if sock is None else read_path(sock)
+        return read_transport_path(self._transport)
 
     def read_window(self) -> int | None:
         """How much the peer's kernel takes at the moment; None if that is not known."""
@@ -153,7 +149,8 @@ class Socket:
         Raises:
             PeerGone: the transport is closed.
         """
-        self._unwritten += (_header(kind, len(data)), data)
+        self._unwritten.append(_header(kind, len(data)))
+        self._unwritten.append(data)
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes >= WRITE_BYTES:
             self.flush()
@@ -199,7 +196,7 @@ def _header(kind: WSMsgType, length: int) -> bytes:
     """Of a whole message in one frame, unmasked (RFC 6455, 5.2)."""
     first = _FIN | kind
     if length < 126:
-        return _SHORT.pack(first, length)
+        return bytes((first, length))
     if length < 1 << 16:
         return _MEDIUM.pack(first, 126, length)
     return _LONG.pack(first, 127, length)

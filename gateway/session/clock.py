@@ -56,6 +56,9 @@ class Clock:
     """
 
     def __init__(self, loop: TimerLoop) -> None:
+        # Seconds on the loop's clock: monotonic, the same that deadlines are in. No method, because
+        # a token asks three times.
+        self.now: Callable[[], float] = loop.time
         self._loop = loop
         self._heap: list[tuple[float, int, Timer]] = []
         self._num_made = 0
@@ -67,10 +70,6 @@ class Clock:
     def __len__(self) -> int:
         """Live timers."""
         return len(self._heap) - self._num_stale
-
-    def now(self) -> float:
-        """Seconds on the loop's clock: monotonic, the same that deadlines are in."""
-        return self._loop.time()
 
     def now_us(self) -> int:
         return int(self._loop.time() * 1e6)
@@ -104,8 +103,8 @@ class Clock:
             self._armed = self._loop.call_at(earliest, self._run_due)
 
     def _run_due(self) -> None:
-        self._armed, self._armed_for = None, float("inf")
-        self._is_running = True
+        self._armed = None
+        self._is_running, self._armed_for = True, float("-inf")
         # What a callback arms for "now" waits for the loop's next turn, or two could spin for ever.
         due, last_made = self._loop.time() + EARLY_S, self._num_made
         try:
@@ -123,7 +122,7 @@ class Clock:
                 except Exception:  # one timer must not take the others with it
                     logger.exception("a timer failed")
         finally:
-            self._is_running = False
+            self._is_running, self._armed_for = False, float("inf")
             self._arm()
 
     def _forget_one(self) -> None:

@@ -7,7 +7,7 @@ handed to the writer, because until then it may still turn out too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Policy, Progress, Result
@@ -66,6 +66,7 @@ class Deliver:
     ) -> None:
         # Told of each event that is kept while nobody can be told, and by how much its log grew.
         self.on_logged: Callable[[TextStream, int], None] = _ignore_logged
+        self.holding: dict[int, Callable[[Entry], None]] = {}  # by streams told what they missed
         self._outbox: Outbox | None = None  # while there is a connection
         self._streams = streams
         self._now = clock.now
@@ -73,15 +74,14 @@ class Deliver:
         self._on_latency = registry.observe_latency
         self._clock = clock
         self.pressure = registry.tiers.pressure
-        self._num_unsent = 0  # popped, not yet reported as sent
         self.attach(outbox)
 
     @property
     def is_idle(self) -> bool:
         """Whether everything told has been sent, and nothing is left to tell."""
         is_answered = all(stream.is_answered for stream in self._streams)
-        is_told = self._outbox is None or self._outbox.is_empty
-        return is_answered and self._num_unsent == 0 and is_told
+        is_told = (self._outbox is None or self._outbox.is_empty) and not self.holding
+        return is_answered and is_told
 
     @property
     def is_attached(self) -> bool:
@@ -92,6 +92,10 @@ class Deliver:
     def waiting_bytes(self) -> int:
         """What waits for the writer."""
         return 0 if self._outbox is None else self._outbox.size_bytes
+
+    def num_waiting(self, stream: AnyStream) -> int:
+        """Messages of an open stream that wait for the writer."""
+        return 0 if self._outbox is None else self._outbox.num_waiting(stream.id)
 
     # --- the connection
 
@@ -111,8 +115,8 @@ class Deliver:
             self._outbox.on_settled, self._outbox.on_popped = ignore_settled, ignore_popped
             self._outbox.on_overflow = ignore
             self._outbox.clear()
+        self.holding.clear()
         self._outbox = None
-        self._num_unsent = 0
 
     # --- telling
 
@@ -138,6 +142,9 @@ class Deliver:
         """Queue a message of an open stream."""
         if self._outbox is None:
             return
+        if self.holding and (hold := self.holding.get(stream.id)):
+            hold(entry)
+            return
         try:
             self._outbox.put(stream.id, entry)
         except OutboxFull as error:
@@ -158,15 +165,11 @@ class Deliver:
         self._open(stream)
         self.put(stream, opened_entry(stream))
 
-    def reopen(self, stream: AnyStream, events: Iterable[Entry] = ()) -> None:
-        """The stream goes on, on a new connection, with what has to be told again."""
+    def reopen(self, stream: AnyStream) -> None:
+        """The stream goes on, on a new connection; what it has missed is for a ``Replay``."""
         self._open(stream)
-        for event in events:
-            self.put(stream, event)
         if isinstance(stream, FrameStream):
             self.tell(Credit(stream=stream.id, **stream.credit.grant._asdict()))
-        elif stream.state is StreamState.CLOSED:
-            self.put(stream, closed_entry(stream))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
@@ -263,7 +266,6 @@ class Deliver:
 
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The message was written: receipts give their credit back and wait for an ``ack``."""
-        self._num_unsent -= 1
         stream = None if outgoing.stream is None else self._streams.find(outgoing.stream)
         if stream is None:
             return
@@ -285,7 +287,6 @@ class Deliver:
     def _settle_credit(self, outgoing: Outgoing) -> None:
         # Before the write ends, or a client that is quicker than our bookkeeping would be refused
         # its next frame; it is announced only once written.
-        self._num_unsent += 1
         if outgoing.stream is not None and outgoing.num_frames:
             stream = self._streams.find_frames(outgoing.stream)
             if stream is not None:

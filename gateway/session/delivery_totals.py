@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.histogram import Histogram
 from gateway.session.histogram import GAP_BOUNDS_S, LAG_BOUNDS_S
-from gateway.stream.release import Departure
+from gateway.stream.release import Departure, Reserve
 
 TOLERANCE = 0.15  # of the announced pace
 STALL_RATIO, LEAST_STALL_S = 2.0, 0.1  # a gap over both is one that readers notice
@@ -21,18 +21,20 @@ class MovingSpread:
 
     mean: float = 0.0
     _variance: float = 0.0
-    _num_seen: int = 0
+    _gain: float = 1.0  # of the next value: 1, 1/2, 1/3 and so on, down to ``MEMORY``
 
     @property
     def std(self) -> float:
         return math.sqrt(self._variance)
 
     def observe(self, value: float) -> None:
-        self._num_seen += 1
-        gain = MEMORY if self._num_seen * MEMORY > 1.0 else 1.0 / self._num_seen
+        gain = self._gain
+        if gain > MEMORY:
+            self._gain = gain / (1.0 + gain)
         step = value - self.mean
-        self.mean += gain * step
-        self._variance = (1.0 - gain) * (self._variance + gain * step * step)
+        change = gain * step
+        self.mean += change
+        self._variance = (1.0 - gain) * (self._variance + change * step)
 
 
 @dataclass(slots=True)
@@ -40,8 +42,8 @@ class DeliveryTotals:
     """One model's answers since the process began; ``gaps`` are those between departures.
 
     ``spread`` and ``error`` are moving figures of paced gaps and of those less their pace, seconds.
-    ``num_paced`` gaps had a pace, ``num_within`` were within ``TOLERANCE`` of it. ``num_held``
-    texts wait at this moment.
+    ``num_paced`` gaps had a pace, ``num_within`` were within ``TOLERANCE`` of it. ``reserves`` are
+    those of the answers under way.
     """
 
     gaps: Histogram = field(default_factory=lambda: Histogram(GAP_BOUNDS_S))
@@ -52,26 +54,32 @@ class DeliveryTotals:
     num_within: int = 0
     num_stalls: int = 0
     num_underruns: int = 0
-    num_held: int = 0
+    reserves: set[Reserve] = field(default_factory=set)
+
+    @property
+    def num_held(self) -> int:
+        """Texts that wait at this moment."""
+        return sum(map(len, self.reserves))
 
 
 class DeliveryTimer:
-    """Watches one answer leave."""
+    """Watches one answer leave, until its ``end``."""
 
-    def __init__(self, totals: DeliveryTotals, now: Callable[[], float]) -> None:
+    __slots__ = ("_last_at", "_now", "_pace_s", "_reserve", "_totals")
+
+    def __init__(
+        self, totals: DeliveryTotals, now: Callable[[], float], reserve: Reserve
+    ) -> None:
+        totals.reserves.add(reserve)
         self._totals = totals
         self._now = now
+        self._reserve = reserve
         self._last_at: float | None = None
         self._pace_s: float | None = None
-
-    def hold(self, text: str) -> None:
-        """A token came; nothing is held of one that made nothing visible."""
-        self._totals.num_held += bool(text)
 
     def depart(self, departure: Departure) -> None:
         totals, last_at = self._totals, self._last_at
         self._last_at = now = self._now()
-        totals.num_held -= departure.num_texts
         totals.lag.observe(departure.lag_s)
         if departure.underrun_s > 0.0:
             totals.num_underruns += 1
@@ -79,9 +87,9 @@ class DeliveryTimer:
             self._observe_gap(now - last_at)
         self._pace_s = departure.pace_s
 
-    def end(self, num_left: int) -> None:
-        """The answer is over; so many texts never left."""
-        self._totals.num_held -= num_left
+    def end(self) -> None:
+        """The answer is over, and what is left of it never leaves."""
+        self._totals.reserves.discard(self._reserve)
 
     def _observe_gap(self, gap_s: float) -> None:
         totals, pace_s = self._totals, self._pace_s

@@ -37,6 +37,7 @@ class Outflow:
     ) -> None:
         self.item_id = item_id
         self._decider = decider
+        self._reserve = decider.reserve
         self._clock = clock
         self._now = clock.now
         self._table = table
@@ -48,6 +49,7 @@ class Outflow:
         self._on_over = on_over
         self._timer: Timer | None = None
         self._departed_at = 0.0  # the newest departure
+        self._told_release = (-1, 0.0)  # nothing yet
         self._is_blocked = False
         self._is_finished = False
         self._is_over = False
@@ -57,35 +59,29 @@ class Outflow:
     @property
     def num_chars(self) -> int:
         """Characters that are held."""
-        return self._decider.reserve.num_chars
-
-    @property
-    def lane(self) -> TextLane:
-        assert self._lane is not None  # else it is not in the table, and nobody asks
-        return self._lane
-
-    @property
-    def num_released(self) -> int:
-        return self._decider.reserve.num_released
-
-    @property
-    def release_rate(self) -> float:
-        return 0.0 if self._is_blocked else self._decider.tokens_per_s
+        return self._reserve.num_chars
 
     def timing(self, departure: Departure) -> TokenTiming:
         """Where the time of the newest departure went."""
         return TokenTiming(
             engine_us=round((self._departed_at - departure.lag_s) * 1e6),
             held_us=round(departure.lag_s * 1e6),
-            reserve=len(self._decider.reserve),
+            reserve=len(self._reserve),
         )
+
+    def tell_release(self, *, is_refresh: bool) -> None:
+        """Tell the engine how far the reader is, and how fast; nothing if it knows already."""
+        rate = 0.0 if self._is_blocked else self._decider.tokens_per_s
+        release = (self._reserve.num_released, rate)
+        if self._lane is not None and (is_refresh or release != self._told_release):
+            self._told_release = release
+            self._lane.note_release(self.item_id, *release)
 
     def push(self, text: str) -> None:
         """A token came from the engine."""
         if self._is_over:
             return
         self._decider.push(text, self._now())
-        self._delivery.hold(text)
         if self._timer is None and not self._is_blocked:
             self._advance()
 
@@ -100,7 +96,7 @@ class Outflow:
     def flush(self) -> None:
         """Everything that is held leaves now, whatever the pace and the room."""
         self._stop_timer()
-        while self._decider.reserve and not self._is_over:
+        while self._reserve and not self._is_over:
             self._depart(self._now())
         self._is_blocked = False
         self._advance()
@@ -118,7 +114,7 @@ class Outflow:
         self._is_over = True
         self._stop_timer()
         self._table.remove(self)
-        self._delivery.end(len(self._decider.reserve))
+        self._delivery.end()
         self._on_over()
 
     def _advance(self) -> None:

@@ -91,7 +91,7 @@ class Pacing:
             decider,
             self._clock,
             self._table,
-            totals.start_delivery(),
+            totals.start_delivery(decider.reserve),
             lane=answering.lane,
             item_id=answering.item_id,
             send=send,

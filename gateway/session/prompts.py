@@ -34,12 +34,13 @@ from gateway.session.deliver import Deliver
 from gateway.session.outcomes import read_finished
 from gateway.session.pacing import DELAY_JUMP, Answering, Pacing, max_ahead
 from gateway.session.receipts import (
+    EVENT_CHARS,
     closed_entry,
     end_entry,
     prompt_error_entry,
     replay_entries,
     stream_error,
-    token_entries,
+    token_entry,
 )
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import StreamTable
@@ -302,7 +303,9 @@ class Prompts:
         answer.append(departure.text)
         if stream.settings.timing and self._deliver.pressure.allows_extras:
             timing = prompt.outflow.timing(departure)
-        for entry in token_entries(stream, answer.id, departure, timing):
+        self._deliver.put_event(stream, token_entry(stream, answer.id, departure, timing))
+        for start in range(EVENT_CHARS, len(departure.text), EVENT_CHARS):
+            entry = token_entry(stream, answer.id, departure, timing, start=start)
             self._deliver.put_event(stream, entry)
 
     def _answer(self, stream: TextStream, key: int) -> None:

@@ -31,7 +31,8 @@ from gateway.wire.messages import (
     TokenTiming,
 )
 
-_EVENT_CHARS = 10_000  # a character takes at most six bytes in JSON: well below MAX_TEXT_BYTES
+# Of one event: a character takes at most six bytes in JSON, so this is well below MAX_TEXT_BYTES.
+EVENT_CHARS = 10_000
 _NO_FRAMES = Grant(max_frames=0, max_bytes=0)
 
 
@@ -84,37 +85,37 @@ def drop_entry(frame: AcceptedFrame, reason: DropReason) -> DropRange:
     )
 
 
-def token_entries(
-    stream: TextStream, prompt_id: str, departure: Departure, timing: TokenTiming | None
-) -> list[StreamText]:
-    """New text of one prompt, as one event, or as more if no message could hold it."""
-    pace_s, num_texts, text = departure.pace_s, departure.num_texts, departure.text
-    # Milliseconds to two places; round() takes 0.3 us longer.
-    pace = UNSET if pace_s is None else int(1e5 * pace_s + 0.5) / 100
-    entries = []
-    for start in range(0, len(text), _EVENT_CHARS):
-        seq = stream.take_seq()
-        token = Token(
-            stream=stream.id,
-            id=prompt_id,
-            seq=seq,
-            text=text[start : start + _EVENT_CHARS],
-            pace=pace,
-            count=num_texts if num_texts > 1 and start == 0 else UNSET,
-            timing=UNSET if timing is None else timing,
-        )
-        entries.append(StreamText(kind=EVENT, text=encode(token), seq=seq))
-    return entries
+def token_entry(
+    stream: TextStream,
+    prompt_id: str,
+    departure: Departure,
+    timing: TokenTiming | None,
+    *,
+    start: int = 0,
+) -> StreamText:
+    """New text of one prompt, from ``start`` on, up to ``EVENT_CHARS`` characters."""
+    pace_s, num_texts, seq = departure.pace_s, departure.num_texts, stream.take_seq()
+    token = Token(
+        stream=stream.id,
+        id=prompt_id,
+        seq=seq,
+        text=departure.text[start : start + EVENT_CHARS],
+        # Milliseconds to two places; round() takes 0.3 us longer.
+        pace=UNSET if pace_s is None else int(1e5 * pace_s + 0.5) / 100,
+        count=num_texts if num_texts > 1 and start == 0 else UNSET,
+        timing=UNSET if timing is None else timing,
+    )
+    return StreamText(kind=EVENT, text=encode(token), seq=seq)
 
 
 def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[StreamText]:
     """An answer from its beginning, as far as it was told; nothing of one that has no text yet."""
-    for start in range(0, len(text), _EVENT_CHARS):
+    for start in range(0, len(text), EVENT_CHARS):
         token = Token(
             stream=stream.id,
             id=prompt_id,
             seq=stream.take_seq(),
-            text=text[start : start + _EVENT_CHARS],
+            text=text[start : start + EVENT_CHARS],
             replay=True if start == 0 else UNSET,
         )
         yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)

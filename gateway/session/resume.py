@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from engine.types import DropReason
+from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
 from gateway.session.deliver import Deliver
 from gateway.session.detached import DetachedSessions
 from gateway.session.frame_stream import FrameStream
 from gateway.session.ingest import Ingest
 from gateway.session.prompts import Prompts
+from gateway.session.receipts import closed_entry
+from gateway.session.replay import Replay
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.text_stream import TextStream
+from gateway.stream.leaky_bucket import LeakyBucket
 from gateway.wire.messages import ResumedStream, ResumeStream
 from gateway.wire.protocol import StreamState
 
@@ -36,6 +40,7 @@ class StreamKeeper:
         deliver: Deliver,
         ingest: Ingest,
         prompts: Prompts,
+        pacing: PacingConfig,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
@@ -44,6 +49,7 @@ class StreamKeeper:
         self._deliver = deliver
         self._ingest = ingest
         self._prompts = prompts
+        self._pacing = pacing
         deliver.on_logged = self._note_logged
 
     @property
@@ -131,7 +137,11 @@ class StreamKeeper:
             self.give_up(stream, DropReason.DISCONNECTED)
             return not_recovered(stream.id)
         stream.attach(last_seq)
-        self._deliver.reopen(stream, events)
+        self._deliver.reopen(stream)
+        if stream.state is StreamState.CLOSED:
+            events = (*events, closed_entry(stream))
+        bucket = LeakyBucket(self._pacing.transfer_rate, self._pacing.burst)
+        Replay(stream, events, deliver=self._deliver, clock=self._clock, bucket=bucket).start()
         return ResumedStream(
             stream=stream.id,
             recovered=True,

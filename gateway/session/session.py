@@ -143,6 +143,7 @@ class Session:
             deliver=self._deliver,
             ingest=self._ingest,
             prompts=self._prompts,
+            pacing=pacing.config,
         )
         self._watch = Watch(
             limits=limits,

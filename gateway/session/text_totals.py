@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from engine.histogram import Histogram
 from gateway.session.delivery_totals import DeliveryTimer, DeliveryTotals
 from gateway.session.histogram import FIRST_TOKEN_BOUNDS_S, GAP_BOUNDS_S
+from gateway.stream.release import Reserve
 
 MAX_REASONS = 64
 
@@ -35,13 +36,15 @@ class TextTotals:
         """A prompt has arrived."""
         return AnswerTimer(self)
 
-    def start_delivery(self) -> DeliveryTimer:
-        """Its answer begins to leave."""
-        return DeliveryTimer(self.delivery, self.now)
+    def start_delivery(self, reserve: Reserve) -> DeliveryTimer:
+        """Its answer begins to leave, from ``reserve``."""
+        return DeliveryTimer(self.delivery, self.now, reserve)
 
 
 class AnswerTimer:
     """Times one answer, from now on."""
+
+    __slots__ = ("_has_text", "_last_at", "_totals")
 
     def __init__(self, totals: TextTotals) -> None:
         self._totals = totals

@@ -16,6 +16,8 @@ class AckWindow:
     whether the window is full is all that matters.
     """
 
+    __slots__ = ("_acknowledged_seq", "_deadline_s", "_full_since", "_unacknowledged")
+
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._unacknowledged: deque[int] = deque(maxlen=WINDOW_MESSAGES)
@@ -31,8 +33,9 @@ class AckWindow:
         """The result of frame ``seq`` was written."""
         if seq <= self._acknowledged_seq:
             return  # acknowledged ahead, with a later frame's drop
-        self._unacknowledged.append(seq)
-        if self._full_since is None and self._is_full:
+        unacknowledged = self._unacknowledged
+        unacknowledged.append(seq)
+        if len(unacknowledged) == WINDOW_MESSAGES and self._full_since is None:
             self._full_since = now
 
     def acknowledge(self, seq: int, now: float) -> None:
@@ -43,14 +46,10 @@ class AckWindow:
         unacknowledged = self._unacknowledged
         while unacknowledged and unacknowledged[0] <= seq:
             unacknowledged.popleft()
-        self._full_since = now if self._is_full else None
+        self._full_since = now if len(unacknowledged) == WINDOW_MESSAGES else None
 
     def restart(self, seq: int) -> None:
         """Another connection: nothing was sent on it yet, and the client has all up to ``seq``."""
         self._acknowledged_seq = max(self._acknowledged_seq, seq)
         self._unacknowledged.clear()
         self._full_since = None
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._unacknowledged) == WINDOW_MESSAGES

@@ -37,7 +37,7 @@ class Answer:
 
     def append(self, text: str) -> None:
         self.num_chars += len(text)
-        if self.is_whole:
+        if self.num_chars <= MAX_ANSWER_CHARS:
             self._texts.append(text)
         else:
             self._texts.clear()

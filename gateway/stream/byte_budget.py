@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ByteMeter:
-    """Counts bytes held, here and in the whole that this is a part of."""
+    """Counts bytes held, here and in the whole that this is a part of, which is part of nothing."""
 
     __slots__ = ("_whole", "used")
 
@@ -14,10 +14,9 @@ class ByteMeter:
 
     def add(self, num_bytes: int) -> None:
         """Some more are held, or (negative) fewer."""
-        meter: ByteMeter | None = self
-        while meter is not None:
-            meter.used += num_bytes
-            meter = meter._whole
+        self.used += num_bytes
+        if self._whole is not None:
+            self._whole.used += num_bytes
 
     def leave(self) -> None:
         """Stand alone from now on; idempotent."""

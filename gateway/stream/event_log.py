@@ -50,19 +50,18 @@ class EventLog:
         """
         if event.seq != self.next_seq:
             raise ValueError(f"event {event.seq} cannot follow {self.next_seq - 1}")
-        size_before, events = self.size_bytes, self._events
-        events.append(event)
+        num_bytes = len(event.text) + EVENT_BYTES
+        self._events.append(event)
         self.next_seq += 1
-        self.size_bytes += len(event.text) + EVENT_BYTES
-        while len(events) > self._max_events or self.size_bytes > self._max_bytes:
-            self._forget_oldest()
-        return self.size_bytes - size_before
+        self.size_bytes += num_bytes
+        while len(self._events) > self._max_events or self.size_bytes > self._max_bytes:
+            num_bytes -= self._forget(1)
+        return num_bytes
 
     def acknowledge(self, seq: int) -> None:
         """The client has everything up to ``seq``; what lies beyond the newest event is ignored."""
         self._acknowledged = max(self._acknowledged, min(seq, self.next_seq - 1))
-        for _ in range(self._acknowledged + 1 - self.first_seq):
-            self._forget_oldest()
+        self._forget(self._acknowledged + 1 - self.first_seq)
 
     def after(self, last_seq: int) -> tuple[StreamText, ...] | None:
         """Everything that follows ``last_seq`` (-1: from the beginning); None if it is not known.
@@ -75,14 +74,15 @@ class EventLog:
 
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
-        assert self.size_bytes == sum(map(_size_bytes, self._events))
+        assert self.size_bytes == sum(len(e.text) + EVENT_BYTES for e in self._events)
         assert self.size_bytes <= self._max_bytes
         assert len(self._events) <= self._max_events
         assert [event.seq for event in self._events] == list(range(self.first_seq, self.next_seq))
 
-    def _forget_oldest(self) -> None:
-        self.size_bytes -= _size_bytes(self._events.popleft())
-
-
-def _size_bytes(event: StreamText) -> int:
-    return len(event.text) + EVENT_BYTES
+    def _forget(self, num_events: int) -> int:
+        """Let the oldest go (none, if ``num_events`` is negative); returns their bytes."""
+        num_bytes = 0
+        for _ in range(num_events):
+            num_bytes += len(self._events.popleft().text) + EVENT_BYTES
+        self.size_bytes -= num_bytes
+        return num_bytes

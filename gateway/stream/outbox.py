@@ -110,7 +110,11 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        return not self._control and not self._credits and self._num_answers == 0
+        return not self._control and not self._credits and not self._schedule
+
+    def num_waiting(self, stream: int) -> int:
+        """Entries of an open stream."""
+        return len(self._shares[stream].queue)
 
     def open_stream(self, stream: int, *, weight: float, keep: Keep) -> None:
         """Make room for a stream; it is forgotten when its ``closed`` is popped.
@@ -160,6 +164,10 @@ class Outbox:
         """The next message, or None when nothing waits but what may not begin."""
         if self._control or self._credits:
             outgoing = self._pop_control()
+        elif not self._schedule:
+            return None
+        elif self._schedule[0][2].queue.droppable_bytes <= LARGE_BYTES:  # as all tokens
+            outgoing = self._pop_stream(heapq.heappop(self._schedule), now)
         else:
             turn = self._next_turn(now)
             if turn is None:
@@ -213,8 +221,6 @@ class Outbox:
     def _next_turn(self, now: float) -> _Turn | None:
         """Take the first stream off the schedule that has something to send now."""
         schedule, turn = self._schedule, None
-        if not schedule:
-            return None
         held: list[_Turn] = []
         while schedule and turn is None:
             turn = heapq.heappop(schedule)

@@ -86,11 +86,9 @@ class Reserve:
 
     def pop(self, num_texts: int) -> str:
         """The oldest pieces as one text; so many must be held."""
-        text = self._pop_one()
-        if num_texts > 1:
-            text = "".join([text, *(self._pop_one() for _ in range(num_texts - 1))])
-        self.num_chars -= len(text)
-        return text
+        if num_texts == 1:
+            return self._pop_one()
+        return "".join([self._pop_one() for _ in range(num_texts)])
 
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
@@ -100,4 +98,6 @@ class Reserve:
     def _pop_one(self) -> str:
         self.arrivals.popleft()
         self.num_released += self._num_generated.popleft()
-        return self._texts.popleft()
+        text = self._texts.popleft()
+        self.num_chars -= len(text)
+        return text

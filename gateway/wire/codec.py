@@ -11,6 +11,7 @@ ProtocolError          ``close_code`` says how the connection ends
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import Any, TypeVar, get_args
@@ -224,12 +225,15 @@ def _tags(union: Any) -> frozenset[str]:
     return frozenset(str(member.__struct_config__.tag) for member in get_args(union))
 
 
-_ENCODER = msgspec.json.Encoder()
 _TYPE_DECODER = msgspec.json.Decoder(_AnyMessage)
 _CLIENT_DECODER: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _SERVER_DECODER: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _CLIENT_TAGS = _tags(ClientMessage)
 _SERVER_TAGS = _tags(ServerMessage)
+
+
+# The message as JSON in UTF-8. The caller keeps it within ``MAX_TEXT_BYTES``.
+encode: Callable[[ClientMessage | ServerMessage], bytes] = msgspec.json.Encoder().encode
 
 
 def decode_client(text: bytes | memoryview) -> ClientMessage:
@@ -246,11 +250,6 @@ def decode_client(text: bytes | memoryview) -> ClientMessage:
 def decode_server(text: bytes | memoryview) -> ServerMessage:
     """A control message that a server sent; raises as ``decode_client`` does."""
     return _decode_text(_SERVER_DECODER, _SERVER_TAGS, text)
-
-
-def encode(message: ClientMessage | ServerMessage) -> bytes:
-    """The message as JSON in UTF-8. The caller keeps it within ``MAX_TEXT_BYTES``."""
-    return _ENCODER.encode(message)
 
 
 def _decode_text(

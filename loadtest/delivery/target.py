@@ -1,6 +1,7 @@
-"""What a delivery bench talks to: the gateway with a steady engine, or a bare aiohttp echo.
+"""What a delivery bench talks to: the gateway with a steady engine, or with a worker process that
+stamps its texts, or a bare aiohttp echo.
 
-    python -m loadtest.delivery.target gateway|echo OPTIONS
+    python -m loadtest.delivery.target gateway|stamps|echo OPTIONS
 
 OPTIONS is JSON. One line with the port is printed once the server is ready; it ends with its
 standard input.
@@ -14,14 +15,19 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 import uvloop
 from aiohttp import WSMsgType, web
 
+if TYPE_CHECKING:
+    from engine.base import Engine
+
+STAMPS = "stamps"  # the name of the model whose texts are stamped
 START_S = 20.0
 STOP_S = 10.0
 
@@ -89,11 +95,27 @@ class Target:
 
 async def serve_gateway(options: dict[str, Any]) -> None:
     """The product, with its own configuration and a steady engine."""
-    from gateway.app import Gateway
-    from gateway.config import parse_config
     from loadtest.delivery.steady_engine import SteadyEngine
 
     engine = SteadyEngine(rate_hz=options["rate_hz"], result_bytes=options["result_bytes"])
+    await _serve_engine(engine, options)
+
+
+async def serve_stamps(options: dict[str, Any]) -> None:
+    """The product and its engine for prompts, with a worker that stamps its texts."""
+    from engine.config import LlmConfig
+    from engine.llm.client import LlmEngine
+    from engine.llm.host import LlmHost
+    from engine.manifest import Manifest
+
+    factory = partial(LlmHost, module="loadtest.delivery.stamping_worker")
+    await _serve_engine(LlmEngine({STAMPS: (Manifest(name=STAMPS), LlmConfig())}, factory), options)
+
+
+async def _serve_engine(engine: Engine, options: dict[str, Any]) -> None:
+    from gateway.app import Gateway
+    from gateway.config import parse_config
+
     tables = {"server": {"port": 0, "shutdown_budget_s": 2.0}, **options["tables"]}
     gateway = Gateway(parse_config(tables), engine)
     await gateway.start()
@@ -132,7 +154,7 @@ async def _serve_until_eof(port: int) -> None:
 
 def main() -> None:
     options = json.loads(sys.argv[2])
-    serve = {"gateway": serve_gateway, "echo": serve_echo}[sys.argv[1]]
+    serve = {"gateway": serve_gateway, "stamps": serve_stamps, "echo": serve_echo}[sys.argv[1]]
     profile = cProfile.Profile() if options["profile"] else None
     if profile is not None:
         profile.enable()

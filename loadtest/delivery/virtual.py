@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadtest.delivery.evenness import evenness
 from loadtest.delivery.optimum import least_std_ms
 from loadtest.delivery.policies import (
     Delivery,
@@ -34,7 +35,6 @@ NUM_TOKENS = 300
 SEEDS = (7, 8, 9)
 NOISE_S = 0.001
 SMOOTH_MS = 5.0
-TOLERANCE = 0.15
 
 _HEADER = (
     f"{'source':9}{'policy':14}{'raw std':>8}{'<5':>5}{'rel std':>9}{'<5':>5}{'±15 %':>8}"
@@ -110,14 +110,13 @@ def summarise(deliveries: list[Delivery]) -> Summary:
     paces = np.array([d.paces for d in deliveries]) * 1e3
     lags = np.array([d.releases - d.arrivals for d in deliveries]) * 1e3
     assert np.all(lags > -1e-6), "released before it was there"
-    errors = gaps - paces
-    raw, relative = gaps.std(axis=1), errors.std(axis=1)
+    raw, relative, is_within = evenness(gaps, paces)
     return Summary(
         raw_std_ms=float(np.median(raw)),
         raw_share=float(np.mean(raw < SMOOTH_MS)),
         relative_std_ms=float(np.median(relative)),
         relative_share=float(np.mean(relative < SMOOTH_MS)),
-        within_share=float(np.mean(np.abs(errors) <= TOLERANCE * paces)),
+        within_share=float(np.mean(is_within)),
         tokens_per_s=float(1e3 / gaps.mean()),
         mean_lag_ms=float(lags.mean()),
         max_lag_p95_ms=float(np.percentile(lags.max(axis=1), 95)),

@@ -69,6 +69,7 @@ class ChaosProxy:
         self._lifetime_s = lifetime_s
         self._server: asyncio.Server | None = None
         self._pairs: set[_Pair] = set()
+        self._serving: set[asyncio.Task[None]] = set()  # one a connection
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -96,9 +97,8 @@ class ChaosProxy:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-        tasks = {task for pair in self._pairs for task in pair.tasks}
-        if tasks:
-            await asyncio.wait(tasks, timeout=CONNECT_TIMEOUT_S)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=CONNECT_TIMEOUT_S)
 
     def stop(self) -> None:
         """Accept nobody and reset everybody; idempotent."""
@@ -127,6 +127,17 @@ class ChaosProxy:
         return toxics.latency_s + (self._random.random() * toxics.jitter_s)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            await self._connect_and_pass(reader, writer)
+        finally:
+            self._serving.discard(task)
+
+    async def _connect_and_pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.num_connections += 1
         if self.is_refusing or len(self._pairs) >= MAX_CONNECTIONS:
             _reset(writer)
@@ -140,7 +151,8 @@ class ChaosProxy:
         pair = _Pair(self, (reader, writer), target)
         self._pairs.add(pair)
         try:
-            await pair.run()
+            if self._server is not None and self._server.is_serving():  # else it was stopped
+                await pair.run()
         finally:
             pair.reset()
             self._pairs.discard(pair)

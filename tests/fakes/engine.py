@@ -252,8 +252,8 @@ class FakeEngine:
             failed=counters.failed,
             cancelled=counters.cancelled,
             batches=counters.batches,
-            hops={"run": counters.run_s},
-            batch_sizes=counters.sizes,
+            hops={self._version: {"run": counters.run_s}},
+            batch_sizes={self._version: counters.sizes},
         )
 
 

@@ -23,10 +23,10 @@ STEP_S = 0.01
 class LlmClientBench:
     """One model, "echo"; each item has an id of its own across all lanes."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, service_level: Callable[[], int] = lambda: 0, **config: Any) -> None:
         self.hosts: list[FakeLlmHost] = []
         models = {"echo": (Manifest(name="echo"), LlmConfig(**config))}
-        self.engine = LlmEngine(models, self._build_host)
+        self.engine = LlmEngine(models, self._build_host, service_level=service_level)
         self.texts: dict[int, list[str]] = {}
         self.outcomes: dict[int, Outcome] = {}
         self.faults: list[AssertionError] = []

@@ -19,6 +19,8 @@ from torch import Tensor
 VOCABULARY = 32
 EMPTY = -1
 
+Block = tuple[list[int], list[frozenset[bool]]]
+
 
 class Group(Protocol):
     """What the model reads of one sequence's rows."""
@@ -45,17 +47,25 @@ class FakeModel:
     memory: int = 0
     before_step: Callable[[Sequence[Group]], None] = lambda groups: None
     slots: list[int] = field(init=False)
+    lineages: list[frozenset[bool]] = field(init=False)  # cheaper or not: who had a hand in a slot
     steps: list[int] = field(init=False, default_factory=list)  # rows of each step
     device: torch.device = field(init=False, default=torch.device("cpu"))
+    is_cheaper: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.slots = [EMPTY] * (self.num_blocks * self.block_size)
+        self.lineages = [frozenset()] * len(self.slots)
+
+    def use_cheaper(self, is_on: bool) -> None:
+        self.is_cheaper = is_on
 
     def execute(self, groups: Sequence[Group]) -> Tensor:
         self.before_step(groups)
         for group in groups:
             for i, token in enumerate(group.token_ids):
-                self.slots[self._slot(group, group.start_position + i)] = token
+                lineage = self.lineage(group, group.start_position + i) | {self.is_cheaper}
+                slot = self._slot(group, group.start_position + i)
+                self.slots[slot], self.lineages[slot] = token, lineage
         self.steps.append(sum(len(group.token_ids) for group in groups))
         rows: list[Tensor] = []
         for group in groups:
@@ -68,18 +78,23 @@ class FakeModel:
             ]
         return torch.stack(rows) if rows else torch.empty(0, self.vocabulary)
 
+    def lineage(self, group: Group, position: int) -> frozenset[bool]:
+        """Of all that a token at that position sees before it."""
+        return self.lineages[self._slot(group, position - 1)] if position else frozenset()
+
     def copy_block(self, source: int, target: int) -> None:
-        size = self.block_size
-        copied = self.slots[source * size : (source + 1) * size]
-        self.slots[target * size : (target + 1) * size] = copied
+        self.swap_in(self.swap_out([source]), [target])
 
-    def swap_out(self, blocks: Sequence[int]) -> list[list[int]]:
-        size = self.block_size
-        return [self.slots[block * size : (block + 1) * size] for block in blocks]
+    def swap_out(self, blocks: Sequence[int]) -> list[Block]:
+        ranges = [self._range(block) for block in blocks]
+        return [(self.slots[each], self.lineages[each]) for each in ranges]
 
-    def swap_in(self, handle: list[list[int]], blocks: Sequence[int]) -> None:
+    def swap_in(self, handle: list[Block], blocks: Sequence[int]) -> None:
         for saved, block in zip(handle, blocks, strict=True):
-            self.slots[block * self.block_size : (block + 1) * self.block_size] = saved
+            self.slots[self._range(block)], self.lineages[self._range(block)] = saved
+
+    def _range(self, block: int) -> slice:
+        return slice(block * self.block_size, (block + 1) * self.block_size)
 
     def _slot(self, group: Group, position: int) -> int:
         block = group.blocks[position // self.block_size]

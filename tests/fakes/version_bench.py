@@ -18,13 +18,15 @@ from tests.fakes.executor import FakeExecutor, echo
 
 
 class FakeRepository(Repository):
-    """``offered`` is what the policy would serve, as labels; a broken one fails to start."""
+    """``offered`` is what the policy would serve, as labels; a broken one fails to start.
+    ``verdicts`` are those that hold, by label."""
 
     def __init__(self, *offered: str, variants: tuple[str, ...] = ("",)) -> None:
         self.offered = list(offered)
         self.error: EngineError | None = None
         self.revision = 0
         self.there: list[str] = []  # default: what is offered
+        self.verdicts: dict[str, str] = {}
         self._suffixes = variants
 
     def read(self, version: str | None = None) -> tuple[Variants, ...]:
@@ -36,8 +38,26 @@ class FakeRepository(Repository):
             for label in labels
         )
 
+    def read_accepted(self) -> tuple[Variants, ...]:
+        accepted = [label for label in self.versions() if label not in self.verdicts]
+        labels = [label for label in self.offered if label in accepted] or accepted[-1:]
+        return tuple(each for label in labels or self.offered for each in self.read(label))
+
     def versions(self) -> tuple[str, ...]:
         return tuple(self.there or self.offered)
+
+    def fingerprint(self, version: str) -> str:
+        return f"{version} in revision {self.revision}"
+
+    def rejected(self) -> dict[str, str]:
+        return dict(self.verdicts)
+
+    def reject(self, version: str, fingerprint: str, reason: str) -> None:
+        if fingerprint == self.fingerprint(version):
+            self.verdicts[version] = reason
+
+    def forgive(self, version: str) -> None:
+        self.verdicts.pop(version, None)
 
     def stamp(self) -> Stamp:
         return ((",".join(self.offered), self.revision, 0),)

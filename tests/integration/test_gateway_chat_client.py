@@ -58,6 +58,30 @@ async def test_an_answer_comes_token_by_token_and_ends_with_usage() -> None:
 
 
 @on_uvloop
+async def test_steady_text_tells_its_pace_and_timing_parts_engine_from_delay() -> None:
+    engine = TextEngine(words=["x "] * 12, gap_s=0.0)
+    async with running_gateway(engine) as gateway, connect(gateway.url) as client:
+        stream = client.stream_chat("fake", MESSAGES, pace="steady", timing=True)
+        *tokens, end = [event async for event in stream]
+    assert [event.num_tokens for event in tokens] == [1] * 12
+    assert all(event.pace_ms is not None and event.pace_ms >= 19.0 for event in tokens[:-1])
+    assert tokens[-1].timing is not None
+    assert tokens[-1].timing.held_us > 50_000
+    assert (end.num_tokens, end.pace_ms, end.timing) == (0, None, None)
+
+
+@on_uvloop
+async def test_unpaced_text_tells_how_many_tokens_came_together() -> None:
+    engine = TextEngine(words=["x "] * 300, gap_s=0.0)
+    async with running_gateway(engine) as gateway, connect(gateway.url) as client:
+        events = [event async for event in client.stream_chat("fake", MESSAGES, pace="off")]
+    assert sum(event.num_tokens for event in events) == 300
+    assert max(event.num_tokens for event in events) > 1
+    assert {event.pace_ms for event in events} == {None}
+    assert {event.timing for event in events} == {None}
+
+
+@on_uvloop
 async def test_a_long_answer_is_acknowledged_all_the_way() -> None:
     engine = TextEngine(words=["x"] * 500, gap_s=0.001)
     limits = {"ack_deadline_s": 0.3}

@@ -107,6 +107,23 @@ def test_answer_that_accept_rules_out_is_refused(query: str, accept: str) -> Non
 
 
 @on_uvloop
+async def test_version_in_the_path_is_pinned_and_every_answer_names_its_own() -> None:
+    async with (
+        running_gateway(AnnotatingEngine()) as gateway,
+        aiohttp.ClientSession() as client,
+    ):
+        status, answer = await post(gateway, "v1/infer/fake/versions/1", data=PICTURE)
+        assert (status, answer["version"]) == (200, "1")
+        status, problem = await post(gateway, "v1/infer/fake/versions/1+int8", data=PICTURE)
+        assert (status, problem["title"]) == (404, "The model is not served here")
+        assert "1+int8" in problem["detail"]
+        url = f"{gateway.url}v1/infer/fake/versions/1?annotate=boxes"
+        async with client.post(url, data=PICTURE) as response:
+            assert response.headers["Clawstream-Version"] == "1"
+            assert await response.read() == b"annotated boxes"
+
+
+@on_uvloop
 async def test_model_that_does_not_annotate_says_so() -> None:
     async with running_gateway() as gateway:
         status, problem = await post(gateway, "v1/infer/fake?annotate=boxes", data=PICTURE)
@@ -117,6 +134,8 @@ async def test_model_that_does_not_annotate_says_so() -> None:
     ("path", "body", "status", "slug"),
     [
         ("v1/infer/none", PICTURE, 404, "unknown-model"),
+        ("v1/infer/fake/versions/7", PICTURE, 404, "unknown-model"),
+        ("v1/infer/fake/versions/", PICTURE, 404, "not-found"),
         ("v1/infer/fake", b"", 415, "unknown-codec"),
         ("v1/infer/fake", b"no picture", 415, "unknown-codec"),
         ("v1/infer/fake", PICTURE[:9], 422, "invalid-picture"),

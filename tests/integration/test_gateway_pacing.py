@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from websockets.asyncio.client import connect as connect_websocket
 
+from gateway.app import Gateway
 from gateway.wire.codec import decode_server, encode
 from gateway.wire.messages import (
     SUBPROTOCOL,
@@ -80,3 +81,26 @@ async def test_an_event_stream_is_paced_when_it_is_asked_for() -> None:
     # Nine gaps of at least 20 ms.
     assert took_s["steady"] > 0.18
     assert took_s["off"] < took_s["steady"]
+
+
+@on_uvloop
+async def test_the_network_of_event_streams_is_looked_at_again_and_again() -> None:
+    engine = TextEngine(words=["x "] * 400, gap_s=0.005)
+    body = {"model": "fake", "prompt": "x", "stream": True, "pace": "steady"}
+    async with running_gateway(engine) as gateway, aiohttp.ClientSession() as client:
+        async with client.post(f"{gateway.url}v1/completions", json=body) as response:
+            await response.content.readany()
+            assert await sample(gateway, client, "event_streams") == 1.0
+            assert await sample(gateway, client, 'network_rtt_seconds{statistic="max"}') > 0.0
+            while (num_segments := await sample(gateway, client, "tcp_segments_total")) < 10.0:
+                await response.content.readany()
+        while await sample(gateway, client, "event_streams"):
+            pass  # its handler is about to end
+        assert await sample(gateway, client, "tcp_segments_total") >= num_segments
+
+
+async def sample(gateway: Gateway, client: aiohttp.ClientSession, name: str) -> float:
+    async with client.get(f"{gateway.url}metrics") as response:
+        lines = (await response.text()).splitlines()
+    (value,) = (line.rpartition(" ")[2] for line in lines if line.startswith(f"clawstream_{name} "))
+    return float(value)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.llm.model import PagedModel, RowGroup, load_model_folder
+from engine.llm.model import LoadedModel, PagedModel, RowGroup, load_model_folder
 from engine.models.store import ModelStore
 from tests.fakes.tiny_llm import write_tiny_llm
 
@@ -99,8 +99,24 @@ def test_family_computes_the_same(tmp_path: Path, model_type: str, config: dict[
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Path:
+def folder() -> Path:
     return Path(ModelStore().pull("smollm2-135m").files["model"])
+
+
+@pytest.fixture(scope="module")
+def smollm2(folder: Path) -> LoadedModel:
+    return load_model_folder(folder, weights="fp32", device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
+
+
+@pytest.fixture(scope="module")
+def expected(reference: Reference) -> list[torch.Tensor]:
+    """Logits of every one of ``PROMPTS``."""
+    return [reference.logits(prompt) for prompt in PROMPTS]
 
 
 def random_prompts(lengths: Sequence[int]) -> list[list[int]]:
@@ -108,25 +124,26 @@ def random_prompts(lengths: Sequence[int]) -> list[list[int]]:
     return [[rng.randrange(17, 49_000) for _ in range(length)] for length in lengths]
 
 
+PROMPTS = random_prompts((5, 16, 17, 64, 300))
+
+
 @pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "plain"])
-def test_smollm2_gives_the_logits_of_transformers(smollm2: Path, is_fused: bool) -> None:
-    prompts = random_prompts((5, 16, 17, 64, 300))
-    loaded = load_model_folder(smollm2, weights="fp32", device="cpu", threads=1)
-    found = run_mixed(
-        PagedModel(loaded, 40, SIZE, fused_attention=is_fused), prompts, seed=int(is_fused)
-    )
-    reference = Reference(smollm2)
-    for prompt, logits in zip(prompts, found, strict=True):
-        expected = reference.logits(prompt)
-        assert (logits - expected).abs().max() < 1e-3
-        chosen = expected.gather(1, logits.argmax(-1, keepdim=True))[:, 0]
-        assert torch.all(chosen >= expected.amax(-1) - 1e-3)
+def test_smollm2_gives_the_logits_of_transformers(
+    smollm2: LoadedModel, expected: list[torch.Tensor], is_fused: bool
+) -> None:
+    model = PagedModel(smollm2, 40, SIZE, fused_attention=is_fused)
+    found = run_mixed(model, PROMPTS, seed=int(is_fused))
+    for logits, right in zip(found, expected, strict=True):
+        assert (logits - right).abs().max() < 1e-3
+        chosen = right.gather(1, logits.argmax(-1, keepdim=True))[:, 0]
+        assert torch.all(chosen >= right.amax(-1) - 1e-3)
 
 
-def test_shared_prefix_gives_the_logits_of_transformers(smollm2: Path) -> None:
+def test_shared_prefix_gives_the_logits_of_transformers(
+    smollm2: LoadedModel, reference: Reference
+) -> None:
     prefix, first, second = random_prompts((48, 10, 20))
-    loaded = load_model_folder(smollm2, weights="fp32", device="cpu", threads=1)
-    model = PagedModel(loaded, 16, SIZE)
+    model = PagedModel(smollm2, 16, SIZE)
     shared = [7, 3, 11]
 
     def run(tokens: list[int], start: int, blocks: list[int]) -> torch.Tensor:
@@ -140,5 +157,5 @@ def test_shared_prefix_gives_the_logits_of_transformers(smollm2: Path) -> None:
 
     run(prefix + first, 0, [*shared, 2])
     found = run(prefix + second, len(prefix), [*shared, 5, 0])
-    expected = Reference(smollm2).logits(prefix + second)[len(prefix) :]
+    expected = reference.logits(prefix + second)[len(prefix) :]
     assert (found - expected).abs().max() < 1e-3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from engine.vision import VisionEngine
 from gateway.cli import app
 from tests.fakes.gateway import running_gateway, wait_until
 from tests.fakes.model_folder import add_version
+from tests.fakes.picture_headers import jpeg_header
 from tests.fakes.pools import nothing_left
 
 pytestmark = pytest.mark.integration
@@ -121,6 +124,20 @@ async def test_a_corrupt_and_a_slow_version_roll_back_by_themselves(tmp_path: Pa
         assert not any(isinstance(outcome, Dropped) for outcome in stream.told.values())
         reasons = {each.version: each.reason for each in model().versions if each.reason}
         assert sorted(reasons) == ["2", "3"]
+    await a_restart_passes_over_what_was_slow(tmp_path, reasons["3"])
+
+
+async def a_restart_passes_over_what_was_slow(folder: Path, reason: str) -> None:
+    shutil.rmtree(folder / "2")
+    async with running_engine(folder, trial_s=0.0) as engine:
+        (model,) = engine.statistics().models
+        assert [(each.version, each.state) for each in model.versions] == [
+            *(("1", "active"), ("3", "rejected"))
+        ]
+        assert model.versions[-1].reason == reason
+        assert await engine.reload("m") == "1"
+        assert await engine.reload("m", "3") == "3"
+        assert await engine.reload("m") == "3"
 
 
 async def ask(url: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -149,6 +166,8 @@ async def test_operators_load_unload_and_look_over_http_and_from_the_shell(tmp_p
             assert (await ask(url, f"{one}/load", {"what": 1}))[0] == 400
             assert (await ask(url, f"{one}/load", {"parameters": "x" * 5000}))[0] == 413
             assert (await ask(url, "/v2/repository/models/other/load"))[0] == 404
+            engine = gateway.engine
+            await wait_until(lambda: len(engine.statistics().models[0].versions) == 1)
             status, entries = await ask(url, "/v2/repository/index")
             assert [(each["version"], each["state"]) for each in entries] == [("1", "READY")]
 
@@ -164,6 +183,36 @@ async def test_operators_load_unload_and_look_over_http_and_from_the_shell(tmp_p
             assert (model.ready, model.reason, model.workers_alive) == (False, "unloaded", 0)
             assert (await ask(url, f"{one}/load"))[0] == 200
             assert gateway.engine.statistics().models[0].ready
+
+
+async def test_http_requests_pin_a_version_that_is_served(tmp_path: Path) -> None:
+    for version in (1, 2):
+        add_version(tmp_path, version)
+    with nothing_left():
+        async with running_gateway(make_engine(tmp_path, versions=("all",))) as gateway:
+            for path, expected in (("m/versions/1", "1"), ("m/versions/2", "2"), ("m", "2")):
+                status, answer = await infer(gateway.url, path)
+                assert (status, answer["version"]) == (200, expected)
+            status, problem = await infer(gateway.url, "m/versions/3")
+            assert (status, problem["detail"]) == (404, "model 'm' has version '1', '2', not '3'")
+            assert gateway.engine.statistics().models[0].lanes == 0
+            assert await runs_by_version(gateway.url) == {"1": 1, "2": 2}
+
+
+async def runs_by_version(url: str) -> dict[str, int]:
+    """How many results the metrics have, by version."""
+    async with aiohttp.ClientSession() as client, client.get(f"{url}metrics") as answer:
+        text = await answer.text()
+    labels = r'clawstream_hop_seconds_count{hop="run",model="m",version="(\w+)"} (\d+)'
+    return {version: int(count) for version, count in re.findall(labels, text)}
+
+
+async def infer(url: str, path: str) -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{url}v1/infer/{path}", data=jpeg_header(64, 64)) as answer,
+    ):
+        return answer.status, await answer.json(content_type=None)
 
 
 async def shell(*arguments: str) -> str:

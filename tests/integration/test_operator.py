@@ -125,7 +125,7 @@ async def test_the_command_says_it_and_tells_how_many_heard() -> None:
             code, output = await asyncio.to_thread(run, "hello", "--url", url)
             assert (code, output) == (0, "told 1 session\n")
         code, output = await asyncio.to_thread(run, "hello", "--url", url, "--session", "none")
-        assert code == 1
+        assert code == 3
         assert "no such session" in output
     code, output = await asyncio.to_thread(run, "hello", "--url", "ws://127.0.0.1:1")
     assert code == 4

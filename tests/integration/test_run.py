@@ -12,11 +12,15 @@ import pytest
 import typer
 from rich.console import Console
 
+from engine.types import Item
+from gateway.client import FrameResult
 from gateway.commands import run
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.run import Listeners, RunOptions, RunOutcome, run_stream
 from gateway.commands.stream import finish
 from gateway.wire.codec import BinaryMessage
+from tests.fakes.engine import FakeEngine
+from tests.fakes.gateway import running_gateway
 from tests.fakes.stream_server import (
     Peer,
     StreamBooks,
@@ -92,6 +96,33 @@ async def test_clip_is_live_unless_told_otherwise(clip: Path) -> None:
         outcome, _ = await go(server, clip)
     assert outcome.policy == "latest"
     assert outcome.statistics.sent > 0
+
+
+async def test_a_clip_on_the_playout_clock_comes_evenly(clip: Path) -> None:
+    def respond(item: Item) -> bytes:
+        engine.delay_s = 0.0 if engine.delay_s else 0.025  # every other result takes longer
+        return b"{}"
+
+    engine = FakeEngine(respond=respond)
+    results: list[FrameResult] = []
+    listeners = Listeners(on_result=results.append)
+    async with running_gateway(engine) as gateway:
+        asked = RunOptions(
+            url=gateway.url, source=str(clip), model="fake", policy="fifo", pace="playout"
+        )
+        outcome = await run_stream(asked, Console(file=StringIO()), listeners)
+    assert outcome.failure is None
+    assert outcome.statistics.receipts_add_up
+    assert max(result.timing.pace for result in results) > 10_000
+    assert [result.seq for result in results] == sorted(result.seq for result in results)
+
+
+async def test_playout_of_pictures_that_may_not_be_dropped_is_refused(pictures: Path) -> None:
+    server = StreamServer()
+    async with stream_server(server):
+        with pytest.raises(CommandError, match="policy lossless") as caught:
+            await go(server, pictures, pace="playout")
+    assert caught.value.code is ExitCode.USAGE
 
 
 async def test_gateway_that_dies_before_the_last_answers_ends_with_4(pictures: Path) -> None:

@@ -1,5 +1,6 @@
-"""Requests, cancels, deadlines and faults at every step boundary of a runner with a tiny cache:
-everybody is answered once and right, and every block comes back."""
+"""Requests, cancels, deadlines, faults and other weights at every step boundary of a runner with a
+tiny cache: everybody is answered once and right, nobody sees what weights computed that were not in
+use while it ran, and every block comes back."""
 
 from __future__ import annotations
 
@@ -47,11 +48,20 @@ class Chaos:
         self.withdrawn: set[int] = set()
         self.failed: set[int] = set()
         self.refused = 0
-        self.bench.before_step = self.maybe_fail
+        self.ran_with: dict[int, set[bool]] = {}
+        self.bench.before_step = self.check_and_maybe_fail
         self.fault_rate = 0.1
         self._keys = count()
 
-    def maybe_fail(self, groups: Sequence[Group]) -> None:
+    def check_and_maybe_fail(self, groups: Sequence[Group]) -> None:
+        model = self.bench.model
+        keys = {id(s.blocks): s.key for s in map(self.bench.scheduler.get, self.prompts) if s}
+        # Of each sequence the first group: what the others see before them is yet to be written.
+        firsts = {keys[id(group.blocks)]: group for group in reversed(groups)}
+        for key, group in firsts.items():
+            ran_with = self.ran_with.setdefault(key, set())
+            ran_with.add(model.is_cheaper)
+            assert model.lineage(group, group.start_position) <= ran_with
         if self.dice.random() < self.fault_rate:
             raise self.dice.choice([RuntimeError("a kernel failed"), MemoryError()])
 
@@ -76,6 +86,9 @@ class Chaos:
             self.refused += 1
         else:
             self.prompts[key] = (prompt, max_tokens)
+
+    def change_weights(self) -> None:
+        self.bench.runner.use_cheaper(self.dice.random() < 0.5)
 
     def withdraw(self) -> None:
         key = self.dice.choice(list(self.prompts) or [0])
@@ -111,6 +124,8 @@ class Chaos:
                 assert received.finish is None
                 continue
             assert received.finish is not None
+            if received.finish.reason in ("stop", "length"):
+                assert received.finish.is_cheaper is (True in self.ran_with[key])
             if key in self.failed:
                 assert received.finish.reason == "error"
             elif received.finish.reason != "deadline":
@@ -125,7 +140,7 @@ def test_everybody_is_answered_and_every_block_comes_back(
 ) -> None:
     chaos = Chaos(dice)
     events: list[Callable[[], None]] = [chaos.submit, chaos.submit, chaos.step, chaos.step]
-    events.append(chaos.withdraw)
+    events += [chaos.withdraw, chaos.change_weights]
     for _ in range(num_events):
         dice.choice(events)()
     chaos.finish()
@@ -142,6 +157,8 @@ def test_three_hundred_requests_with_faults_at_every_boundary(seed: int) -> None
             chaos.withdraw()
         if chaos.dice.random() < 0.005:
             chaos.fail_all()
+        if chaos.dice.random() < 0.05:
+            chaos.change_weights()
         chaos.step()
     chaos.finish()
     chaos.check_answers()

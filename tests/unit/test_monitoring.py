@@ -33,7 +33,7 @@ WORDS = {
     *("sum", "by", "rate", "increase", "histogram_quantile", "le", "on", "or", "label_values"),
     *("model", "reason", "code", "instance", "statistic", "max", "mean", "superseded", "m"),
     "priority",
-    "hop",
+    *("hop", "version"),
 }
 
 

@@ -1,8 +1,8 @@
 /**
  * What the page measures of one answer. Pure: every method takes `now` in milliseconds.
  *
- * A token event may carry the text of more than one token (bytes or a possible stop string were
- * held back), so the count is exact only once the server has told it at the end.
+ * Tokens without a text of their own (bytes or a possible stop string were held back) have no event,
+ * so the count is exact only once the server has told it at the end.
  */
 
 import { percentile } from "./statistics.js";
@@ -13,7 +13,7 @@ export class AnswerStatistics {
   #sentAt;
   #firstAt = null;
   #lastAt = null;
-  #events = 0;
+  #tokens = 0;
   #usage = null;
   #gaps = []; // ms between events, the newest MAX_GAPS
 
@@ -25,8 +25,9 @@ export class AnswerStatistics {
     this.#sentAt = now;
   }
 
-  token(now) {
-    this.#events += 1;
+  /** One event came, of `numTokens` tokens. */
+  token(now, numTokens = 1) {
+    this.#tokens += numTokens;
     if (this.#lastAt === null) {
       this.#firstAt = now;
     } else {
@@ -43,7 +44,7 @@ export class AnswerStatistics {
 
   /** {tokens, promptTokens, cachedTokens, ttftMs, tokensPerSecond, gaps, p50, p95}; null: unknown. */
   snapshot() {
-    const tokens = this.#usage?.completion_tokens ?? this.#events;
+    const tokens = this.#usage?.completion_tokens ?? this.#tokens;
     const spanMs = this.#lastAt === null ? 0 : this.#lastAt - this.#firstAt;
     return {
       tokens,

@@ -155,8 +155,8 @@ export class ChatTab {
     };
     return {
       onSent: () => exchange.sent(performance.now()),
-      onToken: ({ text, pace, timing }) => {
-        exchange.token(performance.now(), text, { pace, timing });
+      onToken: ({ text, ...told }) => {
+        exchange.token(performance.now(), text, told);
         if (isShown()) this.#say(spoken.push(text, performance.now()));
         this.#schedule();
       },

@@ -115,7 +115,7 @@ export class ClawstreamClient extends EventTarget {
     return this.#open(new FrameStream(this.#link(), options));
   }
 
-  /** Opens a stream of prompts, in the same way: {model, priority?, weight?}. */
+  /** Opens a stream of prompts, in the same way: {model, priority?, weight?, pace?, timing?}. */
   openPrompts(options) {
     return this.#open(new PromptStream(this.#link(), options));
   }

@@ -48,12 +48,12 @@ export class Exchange {
     this.statistics.sent(now);
   }
 
-  /** `told` is what came with the text: {pace, timing}. */
+  /** `told` is what came with the text: {numTokens, pace, timing}. */
   token(now, text, told = {}) {
     if (this.isOver) return;
     this.state = AnswerState.STREAMING;
     this.text += text;
-    this.statistics.token(now);
+    this.statistics.token(now, told.numTokens);
     this.delivery.token(now, told);
   }
 

@@ -9,8 +9,8 @@
  * where they were, without a hole or a repeat; what cannot be recovered is settled as an error of
  * type DISCONNECTED. Nothing is asked a second time.
  *
- * Events (CustomEvent, read `detail`): `opened`, `token` {id, seq, text, pace, timing} with null for
- * what was not told, `end` {id, seq, finishReason, usage}, `error` {id, seq, problem, retryable} with
+ * Events (CustomEvent, read `detail`): `opened`, `token` {id, seq, text, numTokens, pace, timing} with
+ * null for what was not told, `end` {id, seq, finishReason, usage}, `error` {id, seq, problem, retryable} with
  * id null when it is about the stream, `closed`.
  */
 
@@ -28,11 +28,11 @@ export class PromptStream extends ServedStream {
   #totals = { sent: 0, ended: 0, errors: 0 };
 
   /**
-   * `link` is the socket's side, see ServedStream. With `timing` the tokens say where their time
-   * went: {engineUs, heldUs, reserve}, else null.
+   * `link` is the socket's side, see ServedStream. `pace` is that of prompts that do not say: steady
+   * or off. With `timing` the tokens say where their time went: {engineUs, heldUs, reserve}.
    */
-  constructor(link, { model, priority, weight, timing }) {
-    super(link, { kind: "tokens", model, options: { priority, weight, timing } });
+  constructor(link, { model, priority, weight, pace, timing }) {
+    super(link, { kind: "tokens", model, options: { priority, weight, pace, timing } });
     this.#link = link;
   }
 
@@ -137,9 +137,9 @@ export class PromptStream extends ServedStream {
     }
   }
 
-  #onToken({ id, seq, text, pace = null, timing }) {
+  #onToken({ id, seq, text, count: numTokens = 1, pace = null, timing }) {
     if (!this.#inFlight.has(id)) return;
-    this._emit("token", { id, seq, text, pace, timing: readTiming(timing) });
+    this._emit("token", { id, seq, text, numTokens, pace, timing: readTiming(timing) });
   }
 
   #onEnd({ id, seq, finish_reason: finishReason, usage }) {

@@ -16,6 +16,7 @@ import msgspec
 
 from engine.config import LlmConfig
 from engine.errors import EngineError, StartupError
+from engine.heap import settle_heap
 from engine.llm.messages import MAX_UP_BYTES, Down, LlmStartFailed, StartLlm
 from engine.workers.channel import WorkerChannel, encode_message
 from engine.workers.lifeline import EXIT_START_FAILED, configure_logging, guarded, settle_in
@@ -35,6 +36,7 @@ def main() -> None:
         sys.exit(0)  # the host left before it said anything
     configure_logging(start.manifest.name, arguments.worker, start.log_level, start.log_format)
     stages = load_or_exit(start, channel)
+    settle_heap()
     guarded(stages.run)()
     # Not sys.exit: native libraries that are torn down at exit have been seen to hang and crash.
     os._exit(0)

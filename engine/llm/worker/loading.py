@@ -51,6 +51,7 @@ def load_model(manifest: Manifest, config: LlmConfig) -> Loaded:
     loaded = load_model_folder(
         folder,
         weights=config.weights,
+        cheaper_weights=config.cheaper_weights,
         device=config.device,
         threads=config.threads,
         max_seq_length=config.max_seq_length,
@@ -62,6 +63,8 @@ def load_model(manifest: Manifest, config: LlmConfig) -> Loaded:
     cost = StepCost()
     warm_up = WarmUp(model, loaded.max_seq_length)
     warm_up.learn_costs(cost, config.max_batch_size)
+    if loaded.cheaper is not None:
+        warm_up.learn_cheaper_costs(cost, config.max_batch_size)
     scheduling = SchedulerConfig.from_llm_config(
         replace(config, max_seq_length=loaded.max_seq_length),
         swap_ms_per_block=warm_up.time_swap_ms(),
@@ -76,6 +79,7 @@ def load_model(manifest: Manifest, config: LlmConfig) -> Loaded:
         block_size=config.cache_block_size,
         max_seq_length=loaded.max_seq_length,
         vocabulary=model.vocabulary,
+        cheaper_weights=config.cheaper_weights,
     )
     logger.info("ready after %.1f s: %s", time.monotonic() - began, ready)
     return Loaded(runner=runner, tokenizer=tokenizer, content_filter=content_filter, ready=ready)

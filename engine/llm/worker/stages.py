@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.config import LlmConfig
-from engine.llm.messages import CancelKeys, Down, FinishLlm, ReleaseTable, Submit
+from engine.llm.messages import CancelKeys, Down, FinishLlm, ReleaseTable, Submit, UseCheaper
 from engine.llm.worker.answering import Answering
 from engine.llm.worker.loading import Loaded
 from engine.llm.worker.outgoing import Outgoing
@@ -99,7 +99,7 @@ class Stages:
                 for key in keys:
                     if not self._tokenising.withdraw(key):
                         self._stepping.put(Cancel(key))
-            case ReleaseTable():
+            case ReleaseTable() | UseCheaper():
                 self._stepping.put(message)
             case FinishLlm():
                 self._stepping.put(Finish())

@@ -10,7 +10,7 @@ from queue import Empty, Queue
 
 from engine.errors import InternalError, InvalidInput, Overloaded
 from engine.llm.generation import Generation
-from engine.llm.messages import Gauges, Refused, ReleaseTable
+from engine.llm.messages import Gauges, Refused, ReleaseTable, UseCheaper
 from engine.llm.runner import Runner
 from engine.llm.worker.answering import Answering, StepNews
 
@@ -37,7 +37,7 @@ class Finish:
     """Answer what is here, then return from ``run``."""
 
 
-Inbound = Generation | Cancel | ReleaseTable | Finish
+Inbound = Generation | Cancel | ReleaseTable | UseCheaper | Finish
 
 
 class Stepping:
@@ -114,8 +114,15 @@ class Stepping:
                 self._runner.cancel(key)
             case ReleaseTable(releases=releases):
                 self._runner.note_releases(releases)
+            case UseCheaper(is_on=is_on):
+                self._use_cheaper(is_on)
             case Finish():
                 self._is_finishing = True
+
+    def _use_cheaper(self, is_on: bool) -> None:
+        if is_on is not self._runner.is_cheaper:
+            self._runner.use_cheaper(is_on)
+            logger.info("steps run with the %s weights", "cheaper" if is_on else "usual")
 
     def _submit(self, generation: Generation) -> None:
         try:

@@ -40,6 +40,15 @@ class WarmUp:
             if time.monotonic() - began + 2 * step_s > BUDGET_S:
                 break
 
+    def learn_cheaper_costs(self, cost: StepCost, max_batch_size: int) -> None:
+        """The same with the cheaper weights, which the model must have; the usual ones are in use
+        again afterwards."""
+        self._model.use_cheaper(True)
+        cost.use_cheaper(True)
+        self.learn_costs(cost, max_batch_size)
+        self._model.use_cheaper(False)
+        cost.use_cheaper(False)
+
     def time_swap_ms(self) -> float:
         """One block's copy between device and host, in either direction."""
         blocks = list(range(min(SWAPPED_BLOCKS, self._model.num_blocks)))

@@ -148,6 +148,14 @@ test("tokens per second count from the first token, and by the server's count in
   assert.deepEqual([tokens, promptTokens, cachedTokens, tokensPerSecond, p50, p95], [4, 7, 2, 20, 50, 100]);
 });
 
+test("an event of several tokens counts as so many", () => {
+  const statistics = new AnswerStatistics(0);
+  statistics.token(100);
+  statistics.token(200, 4);
+  assert.equal(statistics.snapshot().tokens, 5);
+  assert.equal(statistics.snapshot().tokensPerSecond, 40);
+});
+
 test("gaps are bounded", () => {
   const statistics = new AnswerStatistics(0);
   for (let at = 0; at < 1000; at += 1) statistics.token(at);

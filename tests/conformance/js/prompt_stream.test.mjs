@@ -60,6 +60,17 @@ test("timing is asked for by those who want it, and read", async () => {
   ]);
 });
 
+test("an event says how many tokens it is, and the pace until the next", async () => {
+  const { stream, socket } = await openBench({ pace: "steady" });
+  assert.deepEqual(socket.ofType("open")[0].options, { pace: "steady" });
+  const tokens = collect(stream, "token");
+  const id = stream.send(HELLO);
+  socket.receive({ ...golden("paced tokens in one message"), stream: 1, id, seq: 0 });
+  socket.receive(token(id, 1));
+  const told = tokens.map(({ numTokens, pace }) => ({ numTokens, pace }));
+  assert.deepEqual(told, [{ numTokens: 3, pace: 99.75 }, { numTokens: 1, pace: null }]);
+});
+
 test("answers that run in parallel are told apart", async () => {
   const { stream, socket } = await openBench();
   const tokens = collect(stream, "token");

@@ -3,16 +3,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from engine.api import TENSOR_PIPELINE, decode, find_manifest
+from engine.api import TENSOR_PIPELINE, Model, decode, find_manifest, load_model
+from engine.api_thread import EngineThread
+from engine.config import GpuConfig, ModelConfig
 from engine.manifest import Manifest
 from engine.tensors import pack
 from engine.types import Attachment, AttachmentKind, Result
 
 pytestmark = pytest.mark.unit
+
+CUDA = ("CUDAExecutionProvider",)
 
 
 def test_an_onnx_file_takes_tensors(tmp_path: Path) -> None:
@@ -35,6 +40,63 @@ def test_a_pipeline_can_be_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.onnx does not exist"):
         find_manifest(tmp_path / "nothing.onnx", None)
+
+
+class StartedThread:
+    """Stands for an engine's thread; keeps what it was started with."""
+
+    def __init__(self, manifest: Manifest, config: ModelConfig) -> None:
+        self.config = config
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def started_with(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[ModelConfig, Model]:
+    monkeypatch.setattr(EngineThread, "start", StartedThread)
+    model = load_model(Manifest(name="m", pipeline="a:b"), **options)
+    return cast("StartedThread", model._thread).config, model
+
+
+def test_the_options_of_a_gpu_are_those_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: dict[str, Any] = {
+        "execution_providers": ("TensorrtExecutionProvider", "CUDAExecutionProvider"),
+        "gpu_device_id": 1,
+        "gpu_memory_limit_mb": 2048,
+        "cuda_streams": 3,
+        "cuda_stream_priority": -1,
+        "tensorrt_fp16": True,
+    }
+    config, _ = started_with(monkeypatch, **options)
+    assert {name: getattr(config, name) for name in options} == options
+    assert started_with(monkeypatch)[0].gpu == GpuConfig()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"gpu_device_id": 1}, "execution_providers must begin with CUDA"),
+        ({"cuda_streams": 2}, "execution_providers must begin with CUDA"),
+        ({"execution_providers": CUDA, "gpu_device_id": -1}, "gpu_device_id must be >= 0"),
+        ({"execution_providers": CUDA, "gpu_memory_limit_mb": -1}, "gpu_memory_limit_mb must be"),
+        ({"execution_providers": CUDA, "cuda_streams": 9}, "cuda_streams must be <= 8, got 9"),
+        ({"execution_providers": CUDA, "tensorrt_fp16": True}, "tensorrt_fp16 needs Tensorrt"),
+    ],
+)
+def test_options_that_do_not_fit_are_named_before_anything_starts(
+    options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        load_model(Manifest(name="m", pipeline="a:b"), **options)
+
+
+def test_a_stream_reads_ahead_for_every_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"max_batch_size": 4, "workers": 2}
+    assert started_with(monkeypatch, **options)[1]._look_ahead == 16
+    options |= {"execution_providers": CUDA, "cuda_streams": 3}
+    assert started_with(monkeypatch, **options)[1]._look_ahead == 32
 
 
 def result(**arrays: list[float]) -> Result:

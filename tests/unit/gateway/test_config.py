@@ -100,6 +100,22 @@ def test_models_may_be_a_list_of_names() -> None:
         ),
         ({"inference": 5}, "inference: must be a table, got 5"),
         ({"inference": {"weights": "q4"}}, "inference.weights: must be auto, fp32, bf16 or int8"),
+        (
+            {"inference": {"weights": "fp32", "cheaper_weights": "q4"}},
+            "inference.cheaper_weights: must be bf16 or int8, got 'q4'",
+        ),
+        (
+            {"inference": {"weights": "bf16", "cheaper_weights": "bf16"}},
+            "inference.cheaper_weights: must be cheaper than 'bf16', got 'bf16'",
+        ),
+        (
+            {"inference": {"weights": "int8", "cheaper_weights": "bf16"}},
+            "inference.cheaper_weights: must be cheaper than 'int8', got 'bf16'",
+        ),
+        (
+            {"inference": {"cheaper_weights": "int8"}},
+            "inference.cheaper_weights: needs weights = fp32 or bf16",
+        ),
         ({"inference": {"min_rate": float("inf")}}, "inference.min_rate: Input should be a finite"),
         ({"inference": {"kv_cache_bytes": "x"}}, "inference.kv_cache_bytes: must be a whole"),
         (

@@ -80,6 +80,17 @@ def test_content_filter_that_an_upstream_model_would_not_have_is_refused(tmp_pat
     assert str(error).startswith("inference.content_filter: ")
 
 
+def test_cheaper_weights_that_no_model_could_take_are_refused(tmp_path: Path) -> None:
+    inference = {"weights": "fp32", "cheaper_weights": "int8"}
+    elsewhere = parse_config({"models": {"faces": {}, "big": UPSTREAM}, "inference": inference})
+    with pytest.raises(ConfigError, match=r"^inference\.cheaper_weights: .*upstream .*'big'"):
+        build_serving(elsewhere, Store(tmp_path))
+    (error,) = check(elsewhere, Store(tmp_path)).errors
+    assert str(error).startswith("inference.cheaper_weights: ")
+    ours = {"models": {"words": {}, "big": UPSTREAM}, "inference": inference}
+    assert check(parse_config(ours), Store(tmp_path)).errors == ()
+
+
 def test_a_sound_configuration_has_no_findings(tmp_path: Path) -> None:
     findings = check(parse_config({"models": {"faces": {}, "words": {}}}), Store(tmp_path))
     assert (findings.errors, findings.warnings) == ((), ())

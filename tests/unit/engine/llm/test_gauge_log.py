@@ -72,6 +72,16 @@ def test_the_last_snapshot_is_shown_under_the_fields_own_names() -> None:
     assert (statistics.drafted, statistics.drafts_accepted) == (8, 5)
 
 
+def test_the_weights_are_those_that_steps_run_with_now() -> None:
+    ready = msgspec.structs.replace(READY, weights="fp32", cheaper_weights="int8")
+    log, now = GaugeLog(), 0.0
+    assert log.statistics(ready, now).weights == "fp32"
+    for is_cheaper, weights in ((True, "int8"), (False, "fp32")):
+        log.add(gauges(is_cheaper=is_cheaper), now)
+        assert log.statistics(ready, now).weights == weights
+    assert log.statistics(None, now).weights == ""
+
+
 def test_rates_and_shares_are_over_the_window() -> None:
     log = GaugeLog()
     for second in range(40):

@@ -128,7 +128,18 @@ def test_memory_is_bounded() -> None:
     for i in range(400):
         shape = StepShape(num_decodes=1 << (i % 20), prefill_context=1 << (i // 20))
         cost.observe(shape, 1.0)
-    assert len(cost._cells) <= 256
+    assert len(cost._usual._cells) <= 256
+
+
+def test_steps_with_cheaper_weights_are_learned_apart() -> None:
+    cost, shape = StepCost(), StepShape(num_decodes=4)
+    cost.observe(shape, 40.0)
+    cost.use_cheaper(True)
+    assert cost.predict(shape) == 0.0
+    cost.observe(shape, 10.0)
+    assert cost.predict(shape) == pytest.approx(10.0, rel=0.01)
+    cost.use_cheaper(False)
+    assert cost.predict(shape) == pytest.approx(40.0, rel=0.01)
 
 
 def test_shapes_add_up() -> None:

@@ -8,6 +8,7 @@ from engine.errors import UnknownModel
 from engine.manifest import Manifest
 from engine.models.errors import ManifestError, MissingModel
 from engine.models.repository import FileWatch, Repository, find_versions, variant_path
+from engine.models.verdicts import VerdictFile
 from tests.fakes.networks import EMPTY_NETWORK
 
 pytestmark = pytest.mark.unit
@@ -27,12 +28,20 @@ def make_repository(
     policy: tuple[str, ...] = ("latest",),
     variants: tuple[str, ...] = ("fp32",),
     manifest: Manifest | None = None,
+    home: Path | None = None,
 ) -> Repository:
     def resolve() -> Manifest:
         assert manifest is not None
         return manifest
 
-    return Repository("m", folder=folder, resolve=resolve, policy=policy, variants=variants)
+    return Repository(
+        "m",
+        folder=folder,
+        resolve=resolve,
+        policy=policy,
+        variants=variants,
+        verdicts=None if home is None else VerdictFile(home / "verdicts.json"),
+    )
 
 
 def labels(repository: Repository, version: str | None = None) -> list[list[str]]:
@@ -111,6 +120,92 @@ def test_a_model_without_folders_has_the_version_of_its_manifest(tmp_path: Path)
     before = repository.stamp()
     path.with_name("net.toml").write_text("")
     assert repository.stamp() != before
+
+
+def accepted(repository: Repository) -> list[str]:
+    return [variants[0].version for variants in repository.read_accepted()]
+
+
+def condemn(folder: Path, home: Path, *versions: str) -> None:
+    repository = make_repository(folder, home=home)
+    for version in versions:
+        repository.reject(version, repository.fingerprint(version), f"{version} was slow")
+
+
+def test_a_version_that_lost_its_trial_is_passed_over_after_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    for version in ("1", "2", "3"):
+        put(folder, version)
+    condemn(folder, tmp_path, "2", "3")
+    repository = make_repository(folder, home=tmp_path)
+    assert repository.rejected() == {"2": "2 was slow", "3": "3 was slow"}
+    assert accepted(repository) == ["1"]
+    assert accepted(make_repository(folder, home=tmp_path, policy=("all",))) == ["1"]
+    assert accepted(make_repository(folder, home=tmp_path, policy=("2",))) == ["2"]  # by name
+    assert labels(repository) == [["3"]]
+    condemn(folder, tmp_path, "1")
+    assert accepted(repository) == ["3"]  # something has to serve
+
+
+def test_a_verdict_ends_when_a_file_of_the_version_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    put(folder, "1")
+    put(folder, "2")
+    condemn(folder, tmp_path, "1", "2")
+    (folder / "2" / "model.toml").write_text('kind = "detect"\n')
+    repository = make_repository(folder, home=tmp_path)
+    assert repository.rejected() == {"1": "1 was slow"}
+    assert accepted(repository) == ["2"]
+
+
+def test_a_verdict_on_files_that_have_changed_meanwhile_does_not_hold(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    put(folder, "2")
+    repository = make_repository(folder, home=tmp_path)
+    tried = repository.fingerprint("2")
+    (folder / "2" / "model.onnx").write_bytes(EMPTY_NETWORK * 2)
+    repository.reject("2", tried, "slow")
+    assert repository.rejected() == {}
+
+
+def test_a_version_can_be_forgiven_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    for version in ("1", "2", "3"):
+        put(folder, version)
+    condemn(folder, tmp_path, "2", "3")
+    repository = make_repository(folder, home=tmp_path)
+    repository.forgive("3")
+    repository.forgive("1")
+    assert repository.rejected() == {"2": "2 was slow"}
+    (folder / "2" / "model.onnx").unlink()
+    (folder / "2").rmdir()
+    repository.reject("3", repository.fingerprint("3"), "again")
+    assert list(VerdictFile(tmp_path / "verdicts.json").read()) == ["3"]
+
+
+def test_where_nothing_can_be_written_a_verdict_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "m"
+    put(folder, "1")
+    (tmp_path / "home").write_text("a file")
+    condemn(folder, tmp_path / "home", "1")
+    assert make_repository(folder, home=tmp_path / "home").rejected() == {}
+    assert "m: a restart will not know" in caplog.text
+
+
+def test_a_model_without_folders_or_without_a_file_for_them_has_no_verdicts(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, "1")
+    repository = make_repository(tmp_path)
+    repository.reject("1", repository.fingerprint("1"), "slow")
+    repository.forgive("1")
+    assert repository.rejected() == {}
+    manifest = Manifest(name="x", version="8n", files={"model": str(tmp_path / "net.onnx")})
+    alone = make_repository(None, manifest=manifest, home=tmp_path)
+    alone.reject("8n", alone.fingerprint("8n"), "slow")
+    assert (alone.rejected(), accepted(alone)) == ({}, ["8n"])
 
 
 def test_the_stamp_changes_with_a_new_version_and_with_a_files_content(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from engine.errors import InvalidInput
 from engine.pipeline import Output
 from engine.types import Attachment, AttachmentKind
-from engine.workers.channel import LENGTH
+from engine.workers import stages
+from engine.workers.channel import MessageBuffer
 from engine.workers.messages import BatchRan, Fault, ItemDone, ItemFailed, RunBatch, Task, Up
 from engine.workers.slab import Slab, SlabReader
 from engine.workers.stages import Stages
@@ -34,6 +35,7 @@ class Harness:
     ) -> None:
         self.slab = Slab(1 << 16)
         self.sent: list[Up] = []
+        self.num_sends = 0
         self.stages = Stages(
             [pipeline, *others],
             SlabReader(self.slab.fd),
@@ -70,7 +72,9 @@ class Harness:
         self.stages.finish()
 
     def _send(self, encoded: bytes) -> None:
-        self.sent.append(msgspec.msgpack.decode(encoded[LENGTH.size :], type=Up))
+        self.num_sends += 1
+        for body in MessageBuffer(len(encoded)).feed(encoded):
+            self.sent.append(msgspec.msgpack.decode(body, type=Up))
 
 
 class Faulty(Echo):
@@ -96,6 +100,16 @@ def test_batches_are_answered_in_order_with_their_size() -> None:
     assert [each.key for each in done] == list(range(40))
     assert [json.loads(each.data)["sum"] for each in done[:4]] == [0, 0, 1, 2]
     assert {each.batch_size for each in done} == {2}
+
+
+@pytest.mark.parametrize(("wait_s", "num_sends"), [(60.0, 1), (0.0, 3)])
+def test_answers_of_a_batch_leave_together_unless_the_first_would_wait(
+    monkeypatch: pytest.MonkeyPatch, wait_s: float, num_sends: int
+) -> None:
+    monkeypatch.setattr(stages, "MAX_ANSWER_WAIT_S", wait_s)
+    harness = Harness(Echo())
+    assert len(harness.run(harness.batch(b"a", b"b", b"c"))) == 4
+    assert harness.num_sends == num_sends
 
 
 def test_one_item_that_breaks_a_batch_fails_alone() -> None:

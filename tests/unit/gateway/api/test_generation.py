@@ -12,8 +12,9 @@ from engine.types import Dropped, DropReason, Failed, Item, LaneSpec, Policy
 from gateway.api.generation import Generation, Reading
 from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
-from gateway.session.pacing import OFF_AHEAD, Pacing
+from gateway.session.pacing import DELAY_JUMP, OFF_AHEAD, Pacing
 from gateway.session.registry import SessionRegistry
+from gateway.stream.network_state import NetworkState
 from gateway.stream.release_unpaced import UNPACED_TOKENS_PER_S
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
 from tests.fakes.text_engine import finished
@@ -29,13 +30,14 @@ def a_generation(
     max_unread_chars: int = 1000,
     pace: str = "off",
     is_whole: bool = False,
+    pacing: PacingConfig | None = None,
 ) -> tuple[Generation, SessionRegistry]:
     registry = SessionRegistry(1)
     deadline = asyncio.get_running_loop().time() + 10.0
     generation = Generation(
         engine,
         registry,
-        Pacing(PacingConfig(), Clock(asyncio.get_running_loop())),
+        Pacing(pacing or PacingConfig(), Clock(asyncio.get_running_loop())),
         LaneSpec(model=model, policy=Policy.FIFO),
         Item(id=1, payload=b"{}", deadline=deadline),
         Reading(tenant="", pace=pace, is_whole=is_whole, max_unread_chars=max_unread_chars),
@@ -181,3 +183,33 @@ async def test_a_whole_answer_waits_for_no_reader() -> None:
         texts, outcome = generation.take()
         assert len(texts) == 50
         assert outcome is not None
+
+
+@virtual_time
+async def test_a_network_that_slows_down_slows_the_pace_of_what_is_paced() -> None:
+    generation, registry = a_generation(ScriptedEngine(), pace="steady")
+    with generation:
+        generation.note_network(NetworkState(rtt_ms=20.0))
+        assert registry.text_of("fake").triggers[DELAY_JUMP] == 0
+        generation.note_network(NetworkState(rtt_ms=200.0))
+        generation.note_network(NetworkState(rtt_ms=200.0))
+    assert registry.text_of("fake").triggers[DELAY_JUMP] == 1
+
+
+@virtual_time
+async def test_a_network_that_loses_gets_less_of_a_stream_with_a_bucket() -> None:
+    pacing = PacingConfig(limit_streams=True, capacity=2.0, fill_rate=40.0)
+    counts = []
+    for loss in (0.0, 0.5):
+        engine = ScriptedEngine()
+        generation, _ = a_generation(engine, pace="steady", pacing=pacing)
+        with generation:
+            generation.note_network(NetworkState(rtt_ms=20.0, loss=loss))
+            for _ in range(100):
+                engine.lanes[0].progress(1, "x")
+            count, until = 0, asyncio.get_running_loop().time() + 2.0
+            while asyncio.get_running_loop().time() < until:
+                await generation.wait(0.1)
+                count += len(generation.take().texts)
+            counts.append(count)
+    assert counts[1] < 0.8 * counts[0]

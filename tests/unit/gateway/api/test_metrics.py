@@ -93,6 +93,7 @@ async def test_the_scheduler_is_exported_under_the_names_of_the_field() -> None:
     engine = TextEngine(("words",))
     counts = tuple(range(1, len(BOUNDS["step_s"]) + 2))
     engine.llm = LlmStatistics(
+        weights="int8",
         kv_cache_utilization=0.5,
         preemption_count_per_sec=0.25,
         steps=7,
@@ -104,6 +105,7 @@ async def test_the_scheduler_is_exported_under_the_names_of_the_field() -> None:
     assert values['kv_cache_utilization{model="words"}'] == 0.5
     assert values['preemption_count_per_sec{model="words"}'] == 0.25
     assert values['clawstream_llm_steps_total{model="words"}'] == 7
+    assert values['clawstream_llm_weights{model="words",weights="int8"}'] == 1
     assert values['clawstream_llm_step_seconds_bucket{le="0.005",model="words"}'] == 3
     assert values['clawstream_llm_step_seconds_bucket{le="+Inf",model="words"}'] == counts[-1]
     assert values['clawstream_llm_step_seconds_sum{model="words"}'] == 0.75

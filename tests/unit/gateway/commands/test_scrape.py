@@ -1,4 +1,4 @@
-"""Rates and quantiles between two looks at the metrics, and addresses."""
+"""Rates and quantiles between two looks at the metrics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from gateway.commands.exits import CommandError
-from gateway.commands.scrape import Change, Scrape, metrics_address
+from gateway.commands.scrape import Change, Scrape
 
 pytestmark = pytest.mark.unit
 
@@ -79,21 +78,3 @@ def test_nothing_counted_has_no_quantile() -> None:
     same = ages(0.0, **{"0.1": 3, "+Inf": 3})
     assert Change(before=same, after=same).quantile("age", 0.5) is None
     assert Change(before=same, after=same).quantile("other", 0.5) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("ws://127.0.0.1:8400", "http://127.0.0.1:8400/metrics"),
-        ("wss://example.org/v1/stream", "https://example.org/metrics"),
-        ("http://[::1]:8400", "http://[::1]:8400/metrics"),
-    ],
-)
-def test_metrics_are_beside_the_stream(url: str, address: str) -> None:
-    assert metrics_address(url) == address
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8400", "ftp://x", "http://", ""])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(CommandError, match="--url"):
-        metrics_address(url)

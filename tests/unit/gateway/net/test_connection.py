@@ -12,6 +12,7 @@ from aiohttp import WSMsgType
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.net.connection import ABNORMAL, Connection, Ending
 from gateway.net.websocket import Socket
+from gateway.net.write_turn import WriteTurn
 from gateway.stream.outbox import Outbox
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import ErrorMessage, Ping
@@ -46,7 +47,12 @@ async def start() -> Rig:
     socket, session = FakeSocket(), RecordingSession()
     outbox = Outbox(max_bytes=1 << 20)
     connection = Connection(
-        cast(Socket, socket), outbox, name="c1", send_timeout_s=5.0, max_messages_per_s=50.0
+        cast(Socket, socket),
+        outbox,
+        name="c1",
+        turn=WriteTurn(),
+        send_timeout_s=5.0,
+        max_messages_per_s=50.0,
     )
     connection.session = session
     run = asyncio.create_task(connection.run())

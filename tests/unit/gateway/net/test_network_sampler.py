@@ -23,7 +23,9 @@ class Sampling:
     def __init__(self, num_connections: int) -> None:
         self.connections = [Counted() for _ in range(num_connections)]
         self.loop = VirtualLoop()
-        self.sampler = NetworkSampler(self.connections, Clock(self.loop))
+        half = num_connections // 2
+        groups = self.connections[:half], self.connections[half:]
+        self.sampler = NetworkSampler(Clock(self.loop), *groups)
         self.sampler.start()
 
     @property

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gateway.session.delivery_totals import DeliveryTimer, DeliveryTotals, MovingSpread
-from gateway.stream.release import Departure
+from gateway.stream.release import Departure, Reserve
 
 pytestmark = pytest.mark.unit
 
@@ -28,20 +28,19 @@ class Now:
 
 def test_gaps_are_judged_by_the_pace_told_before_them() -> None:
     now, totals = Now(), DeliveryTotals()
-    timer = DeliveryTimer(totals, now)
+    timer = DeliveryTimer(totals, now, Reserve())
     for gap_s in (0.0, 0.030, 0.034, 0.036, 0.200):
         now.s += gap_s
-        timer.hold("x")
         timer.depart(departure(underrun_s=0.1 if gap_s > 0.1 else 0.0))
     assert (totals.num_paced, totals.num_within, totals.num_stalls) == (4, 2, 1)
-    assert (totals.num_underruns, totals.num_held) == (1, 0)
+    assert totals.num_underruns == 1
     assert totals.gaps.sum == pytest.approx(0.3)
     assert totals.lag.sum == pytest.approx(1.0)
 
 
 def test_without_a_pace_nothing_is_judged() -> None:
     now, totals = Now(), DeliveryTotals()
-    timer = DeliveryTimer(totals, now)
+    timer = DeliveryTimer(totals, now, Reserve())
     for _ in range(3):
         now.s += 1.0
         timer.depart(departure(None))
@@ -50,13 +49,15 @@ def test_without_a_pace_nothing_is_judged() -> None:
 
 def test_what_never_left_is_held_no_more() -> None:
     totals = DeliveryTotals()
-    timer = DeliveryTimer(totals, Now())
+    reserves = [Reserve(), Reserve()]
+    timers = [DeliveryTimer(totals, Now(), reserve) for reserve in reserves]
     for text in ("a", "", "b", "c"):
-        timer.hold(text)
-    assert totals.num_held == 3
-    timer.depart(departure(num_texts=2))
-    timer.end(1)
-    assert totals.num_held == 0
+        reserves[0].push(text, 0.0)
+    reserves[1].push("d", 0.0)
+    assert totals.num_held == 4
+    timers[0].end()
+    timers[0].end()
+    assert totals.num_held == 1
 
 
 def test_moving_figures_are_mean_and_deviation_and_follow_a_change() -> None:

@@ -175,31 +175,26 @@ class Lane:
 
 
 class Reader:
-    """An answer that a test moves."""
+    """Notes what it is asked to tell."""
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane: Any = lane
-        self.item_id = 7
-        self.num_released = 0
-        self.release_rate = 30.0
+    def __init__(self, told: list[bool]) -> None:
+        self._told = told
+
+    def tell_release(self, *, is_refresh: bool) -> None:
+        self._told.append(is_refresh)
 
 
-def test_the_engine_is_told_at_20_hz_what_has_changed_and_now_and_then_the_rest() -> None:
+def test_readers_tell_at_20_hz_what_has_changed_and_now_and_then_the_rest() -> None:
     loop = VirtualLoop(0.0)
-    table, lane = ReleaseTable(Clock(loop)), Lane()
-    reader = Reader(lane)
+    table, told = ReleaseTable(Clock(loop)), list[bool]()
+    reader = Reader(told)
     table.add(reader)
-    loop.advance(INTERVAL_S + 0.001)
-    assert lane.told == [(7, 0, 30.0)]
-    reader.num_released = 2
-    loop.advance(INTERVAL_S)
-    assert lane.told[1:] == [(7, 2, 30.0)]
-    loop.advance((REFRESH_TICKS - 2) * INTERVAL_S)
-    assert lane.told[2:] == [(7, 2, 30.0)]
+    loop.advance(REFRESH_TICKS * INTERVAL_S + 0.001)
+    assert told == [False] * (REFRESH_TICKS - 1) + [True]
     table.remove(reader)
     table.remove(reader)
     loop.advance(1.0)
-    assert (len(lane.told), len(table), loop.num_armed) == (3, 0, 0)
+    assert (len(told), len(table), loop.num_armed) == (REFRESH_TICKS, 0, 0)
 
 
 def test_many_readers_are_told_in_turns_that_leave_the_loop_to_others() -> None:
@@ -208,15 +203,15 @@ def test_many_readers_are_told_in_turns_that_leave_the_loop_to_others() -> None:
     class Turns(VirtualLoop):
         def call_at(self, when: float, callback: Callable[[], None], /) -> VirtualTimer:
             def run() -> None:
-                before = len(lane.told)
+                before = len(told)
                 callback()
-                turns.append(len(lane.told) - before)
+                turns.append(len(told) - before)
 
             return super().call_at(when, run)
 
-    loop, lane = Turns(0.0), Lane()
+    loop, told = Turns(0.0), list[bool]()
     table = ReleaseTable(Clock(loop))
-    readers = [Reader(lane) for _ in range(2 * READERS_PER_TURN + 2)]
+    readers = [Reader(told) for _ in range(2 * READERS_PER_TURN + 2)]
     for reader in readers:
         table.add(reader)
     table.remove(readers[-1])

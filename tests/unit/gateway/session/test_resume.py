@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from engine.types import Priority
-from gateway.config_sections import LimitsConfig
+from gateway.config_sections import LimitsConfig, PacingConfig
 from gateway.errors import CloseCode
 from gateway.session.detached import DetachedSessions
 from gateway.session.registry import Receipts, SessionRegistry
+from gateway.session.replay import GROUP
 from gateway.session.text_stream import TextStream
 from gateway.stream.event_log import EVENT_BYTES, EventLog
 from gateway.wire.messages import (
@@ -88,6 +89,65 @@ def test_what_was_written_and_never_arrived_is_told_again() -> None:
     assert texts(back.receive()) == ["a", "b"]
     lane.progress(1, "c")
     assert texts(back.receive()) == ["c"]
+
+
+def test_a_long_replay_leaves_as_the_bucket_of_the_socket_allows() -> None:
+    client, lane = asking(pacing=PacingConfig(websocket="off", transfer_rate=10.0, burst=3))
+    client.receive()
+    client.connection.lose("reset")
+    for _ in range(40):
+        lane.progress(1, "x")
+        client.loop.advance(0.1)
+    back = client.come_back((1, -1))
+    heard = back.receive()
+    assert len(texts(heard)) == 3 * GROUP
+    lane.progress(1, "y")
+    lane.answer(1, finished())
+    assert back.receive() == []
+    assert not back.session.is_idle
+    back.loop.advance(0.1)
+    heard += back.receive()
+    assert len(texts(heard)) == 4 * GROUP
+    for _ in range(10):
+        back.loop.advance(0.1)
+        heard += back.receive()
+    assert [message.seq for message in heard] == list(range(len(heard)))
+    assert "".join(texts(heard)) == "ab" + "x" * 40 + "y"
+    assert isinstance(heard[-1], EndOutput)
+
+
+def test_a_replay_waits_for_a_socket_that_is_slower() -> None:
+    client, lane = asking(pacing=PacingConfig(websocket="off", transfer_rate=10.0, burst=1))
+    client.receive()
+    client.connection.lose("reset")
+    for _ in range(40):
+        lane.progress(1, "x")
+        client.loop.advance(0.1)
+    back = client.come_back((1, -1))
+    for _ in range(20):
+        back.loop.advance(0.1)
+    assert len(texts(back.receive())) == GROUP
+    back.loop.advance(0.1)
+    assert len(texts(back.receive())) == GROUP
+
+
+def test_a_replay_that_is_cut_off_begins_again_on_the_next_connection() -> None:
+    client, lane = asking(pacing=PacingConfig(websocket="off", transfer_rate=10.0, burst=1))
+    client.receive()
+    client.connection.lose("reset")
+    for _ in range(20):
+        lane.progress(1, "x")
+        client.loop.advance(0.1)
+    back = client.come_back((1, 0))
+    assert len(texts(back.receive())) == GROUP
+    back.connection.lose("reset")
+    again = back.come_back((1, 0))
+    heard = again.receive()
+    for _ in range(5):
+        again.loop.advance(0.1)
+        heard += again.receive()
+    assert [message.seq for message in heard] == list(range(1, 1 + len(heard)))
+    assert "".join(texts(heard)) == "b" + "x" * 20
 
 
 def test_what_waited_to_be_written_is_told_once() -> None:

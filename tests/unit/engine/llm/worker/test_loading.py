@@ -83,3 +83,14 @@ def test_a_loaded_model_is_ready_and_idle(folder: Path) -> None:
     assert ready.ready.max_seq_length == 2048
     assert ready.runner.is_idle
     assert ready.runner.gauges().blocks_total == ready.ready.num_blocks
+    with pytest.raises(ValueError, match="no cheaper weights"):
+        ready.runner.use_cheaper(True)
+
+
+def test_a_model_with_cheaper_weights_is_ready_with_its_usual_ones(folder: Path) -> None:
+    config = replace(CONFIG, cheaper_weights="bf16")
+    ready = load_model(Manifest(name="tiny", files={"model": str(folder)}), config)
+    assert (ready.ready.weights, ready.ready.cheaper_weights) == ("fp32", "bf16")
+    assert not ready.runner.is_cheaper
+    ready.runner.use_cheaper(True)
+    assert ready.runner.is_cheaper

@@ -11,7 +11,7 @@ import pytest
 from engine.llm.answer import Answer
 from engine.llm.generation import Generation
 from engine.llm.messages import Finish as AnswerEnd
-from engine.llm.messages import Gauges, Refused, Step, Up
+from engine.llm.messages import Gauges, Refused, Step, Up, UseCheaper
 from engine.llm.request import Sampling
 from engine.llm.sequence import Sequence as TokenSequence
 from engine.llm.worker.answering import CAPACITY as STEPS_IN_LINE
@@ -127,6 +127,17 @@ def test_gauges_are_told() -> None:
     stages.submit(1, [1, 2], 3)
     stages.run()
     assert any(isinstance(message, Gauges) for message in stages.messages)
+
+
+def test_other_weights_serve_from_the_next_step_on(caplog: pytest.LogCaptureFixture) -> None:
+    stages = Stages()
+    caplog.set_level("INFO")
+    for _ in range(2):
+        stages.stepping.put(UseCheaper(True))
+    stages.submit(1, [1, 2], 3)
+    stages.run()
+    assert [end.is_cheaper for end in stages.ends_of(1)] == [True]
+    assert caplog.text.count("steps run with the cheaper weights") == 1
 
 
 def test_what_the_scheduler_refuses_is_told() -> None:

@@ -6,12 +6,15 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 
 from gateway.commands.exits import CommandError, ExitCode
+
+T = TypeVar("T")
 
 DEFAULT_URL = "ws://127.0.0.1:8400"
 # Of every command that talks to a running gateway.
@@ -32,6 +35,15 @@ _EXIT_CODES = {
     403: ExitCode.CANNOT_CONNECT,
     404: ExitCode.MISSING,
 }
+# Of what is no JSON, other JSON than it should be, or JSON nested without an end.
+_DECODE_ERRORS = (msgspec.DecodeError, RecursionError)
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    """What a gateway's refusals say, as far as it is shown."""
+
+    title: str
+    detail: str = ""
 
 
 def http_address(url: str, path: str = "") -> str:
@@ -57,21 +69,29 @@ def get_text(url: str, path: str, api_key: str | None) -> str:
 
 
 def post_json(
-    url: str, path: str, api_key: str | None, body: Any, *, timeout_s: float = _TIMEOUT_S
-) -> Any:
+    url: str,
+    path: str,
+    api_key: str | None,
+    body: Any,
+    answer: type[T],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> T:
     """POST JSON and return the JSON answer, which may take up to ``timeout_s``.
 
     Raises:
-        CommandError: not reachable, no gateway, or it refused; then the text is its own reason.
+        CommandError: not reachable, no gateway (its answer is no ``answer``), or it refused; then
+            the text is its own reason.
     """
     address = http_address(url, path)
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+    text = _ask(request, api_key, timeout_s)
     try:
-        return json.loads(_ask(request, api_key, timeout_s))
-    except ValueError:
-        text = f"{url}: whatever answers is no clawstream"
-        raise CommandError(ExitCode.CANNOT_CONNECT, text) from None
+        return msgspec.json.decode(text, type=answer)
+    except _DECODE_ERRORS:
+        reason = f"{url}: whatever answers is no clawstream"
+        raise CommandError(ExitCode.CANNOT_CONNECT, reason) from None
 
 
 def _ask(request: urllib.request.Request, api_key: str | None, timeout_s: float) -> str:
@@ -94,11 +114,12 @@ def _ask(request: urllib.request.Request, api_key: str | None, timeout_s: float)
 def _refusal(error: urllib.error.HTTPError) -> CommandError:
     """What the problem body says; what answers without one is no gateway."""
     try:
-        problem = json.loads(error.read(_MAX_BYTES))
-        title, detail = str(problem["title"]), str(problem.get("detail", ""))
-    except (OSError, ValueError, KeyError, TypeError):
+        problem = msgspec.json.decode(error.read(_MAX_BYTES), type=_Problem)
+    except (OSError, http.client.HTTPException, *_DECODE_ERRORS):
         text = f"{error.url}: {error.code} {error.reason}"
         return CommandError(ExitCode.CANNOT_CONNECT, text)
-    reason = f"{title}: set CLAWSTREAM_API_KEY" if error.code == 401 else detail or title
+    reason = problem.detail or problem.title
+    if error.code == 401:
+        reason = f"{problem.title}: set CLAWSTREAM_API_KEY"
     code = _EXIT_CODES.get(error.code, ExitCode.FAILED)
-    return CommandError(code, f"{error.url}: {reason}")
+    return CommandError(code, f"{error.url}: {' '.join(reason.split())}")

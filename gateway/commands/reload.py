@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypedDict
 from urllib.parse import quote
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url, post_json
 from gateway.commands.exits import CommandError, ExitCode
 
 _LOAD_S = 600.0  # spawning, warming up and draining take their time
+
+
+class _Loaded(msgspec.Struct, frozen=True):
+    """The gateway's answer to a load: what serves now."""
+
+    name: str
+    version: str
+
+
+class Version(TypedDict):
+    """A version in the gateway's index; ``docs/http-api.md`` tells what the members say."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+    role: str
 
 
 def reload_model(
@@ -36,8 +53,8 @@ def reload_model(
     """
     body = {} if version is None else {"parameters": {"version": version}}
     path = f"/v2/repository/models/{quote(model, safe='')}/load"
-    answer = post_json(url, path, api_key, body, timeout_s=_LOAD_S)
-    Console(highlight=False).print(f"{answer['name']}: version {answer['version']} serves")
+    loaded = post_json(url, path, api_key, body, _Loaded, timeout_s=_LOAD_S)
+    typer.echo(f"{loaded.name}: version {loaded.version} serves")
 
 
 def list_versions(
@@ -56,13 +73,13 @@ def list_versions(
         table.add_column(heading, no_wrap=True)
     table.add_column("reason")
     for each in versions_of(model, url, api_key):
-        table.add_row(each["version"], each["role"], each["state"].lower(), Text(each["reason"]))
-    Console(highlight=False).print(table)
+        table.add_row(each["version"], each["role"], each["state"].lower(), each["reason"])
+    Console(highlight=False, markup=False).print(table)
 
 
-def versions_of(model: str, url: str, api_key: str | None) -> list[dict[str, str]]:
+def versions_of(model: str, url: str, api_key: str | None) -> list[Version]:
     """The gateway's index entries for a model; raises CommandError when it has none."""
-    entries = post_json(url, "/v2/repository/index", api_key, {})
+    entries = post_json(url, "/v2/repository/index", api_key, {}, list[Version])
     found = [each for each in entries if each["name"] == model]
     if not found:
         raise CommandError(ExitCode.MISSING, f"the gateway at {url} serves no model {model!r}")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url, post_json
 from gateway.commands.exits import CommandError, ExitCode
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """The gateway's answer: how many sessions were told."""
+
+    sessions: int
 
 
 def say(
@@ -34,5 +41,5 @@ def say(
     if stream is not None and session is None:
         raise CommandError(ExitCode.USAGE, "--stream needs --session: every session has its own")
     body = {"text": text, "session": session, "stream": stream}
-    num_told = post_json(url, "/v1/admin/say", api_key, body)["sessions"]
+    num_told = post_json(url, "/v1/admin/say", api_key, body, _Told).sessions
     typer.echo(f"told {num_told} session" + ("" if num_told == 1 else "s"))

@@ -22,14 +22,19 @@ class Scrape:
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of the samples of that name that carry ``labels``; 0 if there are none."""
-        return sum(value for _, value in self.select(name, **labels))
+        return sum(value for _, value in self.series(name, **labels))
 
     def select(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
         """Each sample of that name that carries ``labels``, with all of its labels."""
+        for found, value in self.series(name, **labels):
+            yield dict(found), value
+
+    def series(self, name: str, **labels: str) -> Iterator[tuple[Labels, float]]:
+        """The same; the labels are what tells one series from the others."""
         wanted = labels.items()
         for found, value in self.samples.get(name, {}).items():
-            if wanted <= set(found):
-                yield dict(found), value
+            if wanted <= found:
+                yield found, value
 
     def label_values(self, label: str, *names: str) -> list[str]:
         """Every value that ``label`` has in the named samples, sorted."""
@@ -39,13 +44,17 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Two looks at one gateway, ``after`` being the later."""
+    """Two looks at one gateway, ``after`` being the later.
+
+    Counters are compared series by series: one that fell began again, and counts from 0, as does
+    one that is new; one that has left counts no more.
+    """
 
     before: Scrape
     after: Scrape
 
     def rate(self, name: str, **labels: str) -> float:
-        """How fast a counter rose, per second; from 0 if the gateway began again between them."""
+        """How fast a counter rose, per second."""
         elapsed_s = self.after.at - self.before.at
         if elapsed_s <= 0:
             return 0.0
@@ -78,8 +87,11 @@ class Change:
         return list(unique.values())
 
     def _risen(self, name: str, **labels: str) -> float:
-        after, before = self.after.value(name, **labels), self.before.value(name, **labels)
-        return after - before if after >= before else after
+        before, risen = self.before.samples.get(name, {}), 0.0
+        for series, value in self.after.series(name, **labels):
+            start = before.get(series, 0.0)
+            risen += value - start if value >= start else value
+        return risen
 
 
 def scrape(url: str, api_key: str | None) -> Scrape:

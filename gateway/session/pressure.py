@@ -16,6 +16,7 @@ from gateway.stream.service_level import Level, ServiceLevel, Signals
 
 TICK_S = 0.25
 MAX_LOOP_LAG_S = 0.02  # mean; a tick of a fast stream is as long
+MAX_STEP_EXCESS = 0.2  # of a language model's steps, over the time that ``min_rate`` leaves them
 LEAST_ALLOWED_S = 0.5
 RETRY_AFTER_MS = 2000  # a shed class is not looked for again within seconds
 _WAIT_FADES_S = 2.0  # a wait that nothing confirms counts for half as much after each of these
@@ -162,6 +163,8 @@ class Pressure:
         if llm is None:
             return 0.0
         wait = llm.scheduler_queue_latency_99 / self._max_wait_s if llm.waiting else 0.0
-        if llm.running == 0 or llm.tokens_per_s <= 0.0:
-            return wait
-        return max(wait, self._min_rate * llm.running / llm.tokens_per_s)
+        if llm.running == 0:
+            return wait  # the last steps were some time ago
+        # Admission fills steps up to what ``min_rate`` allows: that much is no pressure.
+        excess = self._min_rate * llm.step_p50_s - 1.0
+        return max(wait, excess / MAX_STEP_EXCESS)

@@ -25,6 +25,7 @@ from engine.llm.step_cost import StepCost, StepShape
 from gateway.stream.pacer import TokenPacer
 from gateway.stream.pacer_settings import PacerSettings
 from gateway.stream.pacer_source import SourcePrior
+from loadtest.delivery.evenness import evenness
 
 SEEDS = (1, 2)
 SECONDS = 30.0
@@ -34,7 +35,7 @@ STALL_AFTER, STALL_S = 20, 10.0  # tokens; limits.ack_deadline_s
 MIN_HZ = 20.0
 RELEASE_INTERVAL_S = 0.05
 NUM_PROMPT, NUM_OUTPUT = (20, 80), (150, 350)  # tokens, uniform
-SMOOTH_S, TOLERANCE, LEAST_WITHIN = 0.005, 0.15, 0.95
+SMOOTH_S, LEAST_WITHIN = 0.005, 0.95
 MOST = 0.95  # of the streams
 BASE_MS, PER_DECODE_MS, PER_PREFILL_MS = 6.0, 1.1, 0.10
 
@@ -72,10 +73,9 @@ class Reader:
     def is_smooth(self) -> bool:
         gaps = np.array([later - sooner for sooner, later in pairwise(self.times)])
         paces = np.array(self.paces[:-1])
-        errors = gaps - paces
-        within = np.mean(np.abs(errors) <= TOLERANCE * paces)
+        _, relative_std, is_within = evenness(gaps, paces)
         keeps_up = gaps.mean() <= 1.0 / MIN_HZ
-        return bool(errors.std() < SMOOTH_S and within >= LEAST_WITHIN and keeps_up)
+        return bool(relative_std < SMOOTH_S and is_within.mean() >= LEAST_WITHIN and keeps_up)
 
 
 class Simulation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
@@ -52,6 +53,7 @@ class SteadyEngine:
         self._gap_s = 1.0 / rate_hz
         self._result = b'{"padding":"' + b"x" * max(0, result_bytes - 200) + b'"}'
         self._lanes: set[SteadyLane] = set()
+        self._num_lanes: Counter[str] = Counter()
         self._due: list[tuple[float, int, _Answer]] = []
         self._num_prompts = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -67,10 +69,11 @@ class SteadyEngine:
             raise UnknownModel(f"no model {spec.model!r}")
         lane = SteadyLane(self, spec, emit)
         self._lanes.add(lane)
+        self._num_lanes[spec.model] += 1
         return lane
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(models=tuple(map(_statistics, (TOKENS, FRAMES))))
+        return EngineStatistics(models=tuple(map(self._statistics, (TOKENS, FRAMES))))
 
     async def aclose(self, deadline: float) -> None:
         self._is_closed = True
@@ -79,7 +82,9 @@ class SteadyEngine:
                 lane.answer(item_id, Dropped(DropReason.SHUTDOWN))
 
     def forget(self, lane: SteadyLane) -> None:
-        self._lanes.discard(lane)
+        if lane in self._lanes:
+            self._lanes.remove(lane)
+            self._num_lanes[lane.spec.model] -= 1
 
     def begin(self, lane: SteadyLane, item: Item) -> None:
         """Schedule a prompt's tokens."""
@@ -118,6 +123,24 @@ class SteadyEngine:
             heapq.heapreplace(self._due, (answer.next_at, number, answer))
         self._timer = None
         self._arm()
+
+    def _statistics(self, model: str) -> ModelStatistics:
+        return ModelStatistics(
+            model=model,
+            version="1",
+            ready=True,
+            reason="",
+            workers_alive=1,
+            workers_wanted=1,
+            worker_restarts=0,
+            worker_rss_bytes=(),
+            providers=(),
+            lanes=self._num_lanes[model],
+            queued=0,
+            in_flight=0,
+            accepted=0,
+            results=0,
+        )
 
     def _tell(self, answer: _Answer) -> bool:
         """Emit the next token; False when the answer is over."""
@@ -171,22 +194,3 @@ def _finished(num_tokens: int) -> Result:
     usage = Usage(prompt_tokens=1, completion_tokens=num_tokens, total_tokens=1 + num_tokens)
     data = msgspec.json.encode(FinishedAnswer(finish_reason="length", usage=usage))
     return Result(data=data, model=TOKENS, version="1")
-
-
-def _statistics(model: str) -> ModelStatistics:
-    return ModelStatistics(
-        model=model,
-        version="1",
-        ready=True,
-        reason="",
-        workers_alive=1,
-        workers_wanted=1,
-        worker_restarts=0,
-        worker_rss_bytes=(),
-        providers=(),
-        lanes=0,
-        queued=0,
-        in_flight=0,
-        accepted=0,
-        results=0,
-    )

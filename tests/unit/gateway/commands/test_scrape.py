@@ -58,6 +58,42 @@ def test_counter_that_began_again_counts_from_zero() -> None:
     assert change.rate("frames_total") == 2.0
 
 
+def of_versions(at: float, **counts: float) -> Scrape:
+    samples: Samples = {
+        (("model", "faces"), ("version", version)): count for version, count in counts.items()
+    }
+    return looked(at, {"frames_total": samples})
+
+
+def test_a_series_that_leaves_takes_nothing_from_the_others() -> None:
+    change = Change(before=of_versions(0.0, v1=1000, v2=10), after=of_versions(2.0, v2=40))
+    assert change.rate("frames_total", model="faces") == 15.0
+
+
+def test_a_series_that_is_new_counts_from_zero() -> None:
+    change = Change(before=of_versions(0.0, v1=1000), after=of_versions(2.0, v1=1004, v2=6))
+    assert change.rate("frames_total") == 5.0
+
+
+def test_a_series_that_fell_counts_from_zero_beside_one_that_rose() -> None:
+    before, after = of_versions(0.0, v1=1000, v2=10), of_versions(2.0, v1=4, v2=2000)
+    assert Change(before=before, after=after).rate("frames_total") == 997.0
+
+
+def test_quantile_is_of_every_series_that_is_left() -> None:
+    def looked_at(at: float, versions: dict[str, tuple[float, float]]) -> Scrape:
+        samples: Samples = {
+            (("le", bound), ("version", version)): count
+            for version, counts in versions.items()
+            for bound, count in zip(("0.1", "+Inf"), counts, strict=True)
+        }
+        return looked(at, {"age_bucket": samples})
+
+    before = looked_at(0.0, {"v1": (0, 1000), "v2": (5, 5)})
+    after = looked_at(1.0, {"v2": (15, 15)})
+    assert Change(before=before, after=after).quantile("age", 0.5) == pytest.approx(0.05)
+
+
 def test_quantile_is_that_of_what_came_between_the_looks() -> None:
     before = ages(0.0, **{"0.1": 1000, "0.2": 1000, "+Inf": 1000})
     after = ages(1.0, **{"0.1": 1000, "0.2": 1010, "+Inf": 1010})

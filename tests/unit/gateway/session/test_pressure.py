@@ -88,10 +88,17 @@ def test_prompts_that_wait_too_long_or_flow_too_slowly_are_pressure() -> None:
     gateway.loop.advance(2)
     assert gateway.pressure.level > Level.NORMAL
     slow = Gateway(min_rate=20.0)
-    slow.readings = replace(CALM, models=(a_model(running=4, tokens_per_s=60.0),))
+    slow.readings = replace(CALM, models=(a_model(running=4, step_p50_s=0.065),))
     slow.loop.advance(2)
     assert slow.pressure.level > Level.NORMAL
-    assert slow.pressure.statistics().signals.prompts == pytest.approx(4 / 3)
+    assert slow.pressure.statistics().signals.prompts == pytest.approx(1.5)
+
+
+def test_steps_that_admission_has_filled_are_no_pressure() -> None:
+    gateway = Gateway(min_rate=20.0)
+    gateway.readings = replace(CALM, models=(a_model(running=9, step_p50_s=0.05),))
+    gateway.loop.advance(60)
+    assert gateway.levels == []
 
 
 def test_without_a_tick_the_level_is_normal() -> None:

@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat test test-integration test-rest check format slow gpu bench clean
+.PHONY: help demo demo-chat test check format slow gpu bench clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## /  make \1\t/' | expand -t 20
@@ -38,15 +38,8 @@ demo: $(VENV)/.serve  ## Fetch model and clips (once) and serve the page on 127.
 demo-chat: $(VENV)/.llm  ## The same with a language model: the page's Chat tab, and clawstream chat
 	$(BIN)/clawstream demo --chat
 
-# Two processes at once, one for each core; what each of them says is shown when it has ended.
 test: $(VENV)/.dev  ## Everything but the slow and GPU suites (under 6 minutes on two cores)
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-integration test-rest
-
-test-integration: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow and not gpu' tests/integration
-
-test-rest: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow and not gpu' --ignore=tests/integration
+	$(BIN)/python -m pytest -m 'not slow and not gpu' --numprocesses=2 --dist=loadfile
 
 check: $(VENV)/.dev  ## Format, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from engine.errors import EngineError
 
 
@@ -147,12 +149,11 @@ class Cancelled:
     """The caller withdrew the item, or closed its lane."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+# One for every token: a frozen dataclass takes four times as long (0.21 us, not 0.05).
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """Part of an answer: the text that one generated token made visible.
 
-    One per token; ``text`` is empty while bytes of a character, or what may become a stop string,
-    are held back.
+    ``text`` is empty while bytes of a character, or what may become a stop string, are held back.
     """
 
     text: str

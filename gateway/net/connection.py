@@ -338,6 +338,8 @@ class Connection:
             traffic.messages_out += 1
             traffic.bytes_out += len(data)
             self.session.handle_sent(outgoing)
+            if outbox.is_empty and self._pong is None:
+                return
         self._wake()  # others have their turn first
 
     async def _write(self) -> None:

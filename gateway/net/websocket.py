@@ -51,6 +51,16 @@ class Received(NamedTuple):
 class Socket:
     """One accepted WebSocket. One task reads, one other task sends and waits until writable."""
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_protocol",
+        "_request",
+        "_response",
+        "_transport",
+        "_unwritten",
+        "_unwritten_bytes",
+    )
+
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._protocol = request.protocol

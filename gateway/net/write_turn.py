@@ -16,8 +16,8 @@ class Writer(Protocol):
 class WriteTurn:
     """Lets every connection that has joined flush once, in the loop's next turn.
 
-    A callback of its own for each costs a token more than its encoding. Bounded by the connections,
-    which join once per turn. Belongs to the loop's thread.
+    So a token does not pay for a callback of its own, with its handle and its copy of the context.
+    Bounded by the connections, which join once per turn. Belongs to the loop's thread.
     """
 
     def __init__(self) -> None:

@@ -45,6 +45,9 @@ class Attachment:
     do nothing: whatever a dying connection still does, it cannot harm a session that lives on.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = ("_is_failed", "_on_fault", "_session", "outbox")
+
     def __init__(self, outbox: Outbox, on_fault: Callable[[ConnectionFault], None]) -> None:
         self.outbox = outbox
         self._on_fault = on_fault

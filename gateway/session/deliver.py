@@ -287,7 +287,7 @@ class Deliver:
     def _settle_credit(self, outgoing: Outgoing) -> None:
         # Before the write ends, or a client that is quicker than our bookkeeping would be refused
         # its next frame; it is announced only once written.
-        if outgoing.stream is not None and outgoing.num_frames:
+        if outgoing.stream is not None:
             stream = self._streams.find_frames(outgoing.stream)
             if stream is not None:
                 stream.credit.settle(outgoing.num_frames, outgoing.credit_bytes)

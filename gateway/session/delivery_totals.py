@@ -67,9 +67,7 @@ class DeliveryTimer:
 
     __slots__ = ("_last_at", "_now", "_pace_s", "_reserve", "_totals")
 
-    def __init__(
-        self, totals: DeliveryTotals, now: Callable[[], float], reserve: Reserve
-    ) -> None:
+    def __init__(self, totals: DeliveryTotals, now: Callable[[], float], reserve: Reserve) -> None:
         totals.reserves.add(reserve)
         self._totals = totals
         self._now = now

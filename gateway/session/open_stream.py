@@ -11,6 +11,9 @@ from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
 class OpenStream:
     """State, receipts and acknowledgements of one stream, whatever it carries."""
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = ("acks", "id", "model", "state", "tally")
+
     def __init__(self, stream_id: int, model: str, *, ack_deadline_s: float) -> None:
         self.id = stream_id
         self.model = model

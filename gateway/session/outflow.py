@@ -21,6 +21,28 @@ class Outflow:
     held is for the caller to bound.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_clock",
+        "_decider",
+        "_delivery",
+        "_departed_at",
+        "_has_room",
+        "_is_blocked",
+        "_is_finished",
+        "_is_over",
+        "_lane",
+        "_now",
+        "_on_drained",
+        "_on_over",
+        "_reserve",
+        "_send",
+        "_table",
+        "_timer",
+        "_told_release",
+        "item_id",
+    )
+
     def __init__(
         self,
         decider: Decider,

@@ -22,6 +22,9 @@ class StreamTable:
     not acknowledged: it may have to be told again. The newest ``MAX_FINISHED`` are kept.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = ("_last_id", "_max_streams", "_streams", "finished")
+
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
         self._streams: dict[int, AnyStream] = {}

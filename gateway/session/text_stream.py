@@ -39,6 +39,22 @@ class TextStream(OpenStream):
     ``ceiling`` is the bucket of tokens that the stream's answers share, if it has one.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_has_blocked",
+        "_num_events",
+        "_num_prompts",
+        "_sent_seq",
+        "_untold",
+        "answers",
+        "ceiling",
+        "lanes",
+        "log",
+        "num_received",
+        "running",
+        "settings",
+    )
+
     def __init__(
         self,
         settings: TextSettings,

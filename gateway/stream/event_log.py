@@ -21,6 +21,9 @@ class EventLog:
     any more. An acknowledgement forgets what it covers.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = ("_acknowledged", "_events", "_max_bytes", "_max_events", "next_seq", "size_bytes")
+
     def __init__(self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_events = max_events
         self._max_bytes = max_bytes

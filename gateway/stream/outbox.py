@@ -66,9 +66,10 @@ class Outbox:
     result that a newer one may replace begins only when ``may_begin(now)``.
 
     A result is decided when its first message leaves: ``on_settled(stream, seq, reason)`` tells it
-    (None: it leaves as it is), and ``on_popped`` every message that leaves. Past its deadline a
-    result leaves as ``drop(late)``, and as ``drop(superseded)`` when the reader lags and a newer
-    one waits, as far as the stream's ``Keep`` lets it. Drops of one reason merge while they wait.
+    (None: it leaves as it is), and ``on_popped`` every message that completes receipts of frames.
+    Past its deadline a result leaves as ``drop(late)``, and as ``drop(superseded)`` when the reader
+    lags and a newer one waits, as far as the stream's ``Keep`` lets it. Drops of one reason merge
+    while they wait.
 
     Bounds: over ``max_bytes``, the oldest waiting results of the stream with most bytes become
     ``drop(late)``. What may not be given up (lossless results, errors) may grow to ``KEPT_FACTOR``
@@ -77,6 +78,26 @@ class Outbox:
     by its credit. When all connections together hold more than ``budget``, the one with most gives
     up every result that waits, or else is lost: ``on_overflow``.
     """
+
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_control_bytes",
+        "_credits",
+        "_max_bytes",
+        "_max_control",
+        "_meter",
+        "_num_scheduled",
+        "_schedule",
+        "_shares",
+        "_virtual_time",
+        "may_begin",
+        "on_overflow",
+        "on_popped",
+        "on_settled",
+        "on_wake",
+    )
 
     def __init__(
         self,
@@ -173,7 +194,8 @@ class Outbox:
             if turn is None:
                 return None
             outgoing = self._pop_stream(turn, now)
-        self.on_popped(outgoing)
+        if outgoing.num_frames:
+            self.on_popped(outgoing)
         return outgoing
 
     def clear(self) -> None:

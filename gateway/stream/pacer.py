@@ -52,6 +52,22 @@ class TokenPacer:
     ``triggers`` counts what was noticed and acted on, by name.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_ceilings",
+        "_congestion",
+        "_deadline",
+        "_is_finished",
+        "_is_low",
+        "_last_arrival",
+        "_most_reserve_s",
+        "_settings",
+        "pace_s",
+        "reserve",
+        "source",
+        "triggers",
+    )
+
     def __init__(
         self,
         settings: PacerSettings,

@@ -37,6 +37,17 @@ class SourceEstimate:
     source was behind its own mean: what a reserve has to cover. Only arrivals count, never what a
     pacer held back or released."""
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_excursion_s",
+        "_least_gap_s",
+        "_num_late",
+        "gap_s",
+        "lateness_s",
+        "num_late_runs",
+        "worst_s",
+    )
+
     def __init__(self, prior: SourcePrior, least_gap_s: float) -> None:
         self.gap_s = prior.gap_s
         self.lateness_s = prior.lateness_s

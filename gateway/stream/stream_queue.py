@@ -75,7 +75,9 @@ class StreamQueue:
         """Append, or extend the last entry if both are drops that may be told as one."""
         if isinstance(entry, StreamText):
             self._entries.append(entry)
-            self._resize(len(entry.text))
+            num_bytes = len(entry.text)
+            self.size_bytes += num_bytes
+            self._meter.add(num_bytes)
             return
         if isinstance(entry, DropRange) and self._entries:
             last = self._entries[-1]

@@ -46,3 +46,7 @@ class VirtualLoop:
             if not timer.is_cancelled:
                 callback()
         self._now = end
+
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which nothing runs, as when a process is suspended."""
+        self._now += seconds

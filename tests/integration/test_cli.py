@@ -143,13 +143,17 @@ def test_detector_export_is_served_by_a_toml_file_alone(face_clip: Path, tmp_pat
 def test_interrupted_stream_waits_for_its_receipts(gateway: str, face_clip: Path) -> None:
     command = [*COMMAND, "stream", str(face_clip), "--model", "centerface", "--url", gateway]
     process = subprocess.Popen(
-        [*command, "--fps", "5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--fps", "5", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    time.sleep(2.0)
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["event"] == "result"  # it streams
     process.send_signal(signal.SIGINT)
-    shown, errors = process.communicate(timeout=LIMIT_S)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, errors
-    assert re.search(r"receipts add up +│ +yes", shown)
+    assert re.search(r"receipts add up +│ +yes", errors)
 
 
 def test_interrupted_demo_ends_its_gateway_too(face_clip: Path) -> None:

@@ -1,7 +1,7 @@
 """Sockets in numbers that no other test reaches: 20,000 that are reset, 2,000 that stay idle.
 
 A gateway in its own process with an engine that costs next to nothing. Beside the crowd one client
-streams frames and chats; it is to notice nothing. The figures are printed (``pytest -rP``).
+streams frames and chats; it is to notice nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,9 +27,8 @@ from loadtest import machine
 from loadtest.delivery.frame_client import PICTURE
 from loadtest.delivery.steady_engine import FRAMES, TOKENS
 from loadtest.delivery.target import Target
-from loadtest.delivery.token_clients import HANDSHAKE
+from loadtest.delivery.token_clients import HANDSHAKE, client_frame, connect_all
 from loadtest.delivery.token_clients import Client as RawClient
-from loadtest.delivery.token_clients import client_frame, connect_all
 from tests.fakes.uvloop_runner import on_uvloop
 
 pytestmark = pytest.mark.slow
@@ -56,22 +55,20 @@ EMPTY = (
 )
 
 
-def text(message: bytes) -> bytes:
-    return client_frame(message)
-
-
 def frame(seq: int) -> bytes:
     header = FrameHeader(type=MessageType.FRAME, stream=1, seq=seq, t_us=0)
     return client_frame(encode_binary(header, PICTURE), opcode=2)
 
 
 REALTIME = b'"options":{"priority":"realtime"}'  # a busy machine refuses the other classes
-HELLO = text(b'{"type":"hello"}')
-OPEN = text(b'{"type":"open","stream":1,"model":"%s",%s}' % (FRAMES.encode(), REALTIME)) + text(
+HELLO = client_frame(b'{"type":"hello"}')
+OPEN = client_frame(
+    b'{"type":"open","stream":1,"model":"%s",%s}' % (FRAMES.encode(), REALTIME)
+) + client_frame(
     b'{"type":"open","stream":2,"kind":"tokens","model":"%s",%s}' % (TOKENS.encode(), REALTIME)
 )
 FRAME_BYTES = b"".join(map(frame, range(4)))
-PROMPT = text(
+PROMPT = client_frame(
     b'{"type":"prompt","stream":2,"id":"a","prompt":"x","sampling":{"max_tokens":%d}}'
     % ANSWER_TOKENS
 )
@@ -137,7 +134,11 @@ async def leave_often(target: Target, numbers: range) -> Counter[str]:
 
 
 class IdleClient(RawClient):
-    """Says hello, answers pings, and wants nothing."""
+    """Says hello at once, answers pings, and wants nothing."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.send(b'{"type":"hello"}')
 
     def on_text(self, data: bytes, now: float) -> None:
         if data.startswith(b'{"type":"ping"'):
@@ -188,15 +189,17 @@ class Regular:
 async def a_regular(target: Target) -> AsyncIterator[Regular]:
     """Frames and answers flow on entry; on exit the receipts are compared."""
     regular = Regular()
-    async with connect(f"ws://127.0.0.1:{target.port}", reconnect=False) as client:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(regular.film(client), name="films")
-            tasks.create_task(regular.chat(client), name="chats")
-            await asyncio.sleep(1.0)
-            try:
-                yield regular
-            finally:
-                regular.is_leaving = True
+    async with (
+        connect(f"ws://127.0.0.1:{target.port}", reconnect=False) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(regular.film(client), name="films")
+        tasks.create_task(regular.chat(client), name="chats")
+        await asyncio.sleep(1.0)
+        try:
+            yield regular
+        finally:
+            regular.is_leaving = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +251,13 @@ async def check_nothing_is_left(target: Target, before: Size) -> Scrape:
     return found
 
 
+def show(capfd: pytest.CaptureFixture[str], *figures: str) -> None:
+    with capfd.disabled():
+        print("", *figures, sep="\n")  # noqa: T201 - the figures are for people
+
+
 @pytest.fixture
-def many_files() -> None:
+def many_files() -> Iterator[None]:
     """The process, and what it starts, may open as many files as this needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -257,6 +265,8 @@ def many_files() -> None:
         pytest.skip(f"{FILES} open files are needed, {hard} are allowed")
     if soft != unlimited and soft < FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_twenty_thousand_resets_leave_nothing_and_disturb_nobody(
@@ -281,10 +291,12 @@ def test_twenty_thousand_resets_leave_nothing_and_disturb_nobody(
                 growth_mb = size_of(t).rss_mb - rss_mb
             found = await check_nothing_is_left(t, before)
             upgraded = sum(left[name] for name, m in moments(t.port).items() if m.is_upgraded)
-        with capfd.disabled():
-            print(f"\n{sum(left.values())} resets in {took_s:.0f} s")
-            print(f"memory {growth_mb:+.1f} MB after the first tenth ({rss_mb:.0f} MB)")
-            print(f"longest pause of the regular {regular.longest_pause_s:.2f} s")
+        show(
+            capfd,
+            f"{left.total()} resets in {took_s:.0f} s",
+            f"memory {growth_mb:+.1f} MB after the first tenth ({rss_mb:.0f} MB)",
+            f"longest pause of the regular client {regular.longest_pause_s:.2f} s",
+        )
         assert set(left.values()) == {NUM_RESETS // 10}
         assert found.value("clawstream_connections_accepted_total") > upgraded
         assert found.value("clawstream_prompts_accepted_total") >= left["in mid-answer"]
@@ -314,10 +326,12 @@ def test_two_thousand_idle_sockets_cost_little_and_disturb_nobody(
                 await settled(t, num_connections=1)
                 growth_mb = size_of(t).rss_mb - rss_mb
             await check_nothing_is_left(t, before)
-        with capfd.disabled():
-            print(f"\nidle sockets: {first:.1f} kB each, then {again:.1f} kB")
-            print(f"memory {growth_mb:+.1f} MB after the second time ({rss_mb:.0f} MB)")
-            print(f"longest pause of the regular {regular.longest_pause_s:.2f} s")
+        show(
+            capfd,
+            f"idle sockets: {first:.1f} kB each, the second time {again:.1f} kB",
+            f"memory {growth_mb:+.1f} MB after the second time ({rss_mb:.0f} MB)",
+            f"longest pause of the regular client {regular.longest_pause_s:.2f} s",
+        )
         assert first < MAX_IDLE_KB
         assert growth_mb < MAX_GROWTH_MB
         assert regular.longest_pause_s < LONGEST_PAUSE_S
@@ -331,8 +345,6 @@ async def hold_idle(target: Target, *, seconds: float) -> float:
     rss_mb = size_of(target).rss_mb
     clients = [IdleClient(target.port) for _ in range(NUM_IDLE)]
     await connect_all(clients, target.port)
-    for client in clients:
-        client.send(b'{"type":"hello"}')
     await asyncio.sleep(seconds)
     found = await look(target)
     kilobytes = 1e3 * (size_of(target).rss_mb - rss_mb) / NUM_IDLE

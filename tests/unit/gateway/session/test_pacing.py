@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from engine.types import Dropped, DropReason
+from engine.types import Dropped, DropReason, Item
 from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
+from gateway.session.outflow import Outflow
 from gateway.session.pacing import OFF_AHEAD, STEADY_AHEAD
 from gateway.session.release_table import (
     INTERVAL_S,
@@ -19,8 +20,12 @@ from gateway.session.release_table import (
     ReleaseTable,
 )
 from gateway.session.tenants import MAX_TENANTS, TenantCeilings
+from gateway.session.text_totals import TextTotals
+from gateway.stream.leaky_bucket import LeakyBucket
 from gateway.stream.network_state import NetworkState
 from gateway.stream.rate_ceiling import RateCeiling
+from gateway.stream.release import Departure, Reserve
+from gateway.stream.release_unpaced import UNPACED_TOKENS_PER_S, Unpaced
 from gateway.wire.messages import Cancel, Close, EndOutput, ErrorMessage, Prompt, StreamKind, Token
 from tests.fakes.scripted_engine import ScriptedLane
 from tests.fakes.session_client import SessionClient
@@ -170,8 +175,39 @@ class Lane:
     def __init__(self) -> None:
         self.told: list[tuple[int, int, float]] = []
 
+    def offer(self, item: Item) -> None: ...
+
+    def cancel(self, item_id: int) -> None: ...
+
+    def close(self) -> None: ...
+
     def note_release(self, item_id: int, released: int, tokens_per_s: float) -> None:
         self.told.append((item_id, released, tokens_per_s))
+
+
+def test_the_engine_is_told_what_has_left_when_that_has_changed_or_it_has_to_hear_it_again() -> (
+    None
+):
+    clock, lane, left = Clock(VirtualLoop(0.0)), Lane(), list[Departure]()
+    outflow = Outflow(
+        Unpaced(LeakyBucket(rate_hz=100.0, burst=1)),
+        clock,
+        ReleaseTable(clock),
+        TextTotals().start_delivery(Reserve()),
+        lane=lane,
+        item_id=7,
+        send=left.append,
+        has_room=lambda: len(left) < 1,
+        on_drained=lambda: None,
+        on_over=lambda: None,
+    )
+    for is_refresh in (False, False, True):
+        outflow.tell_release(is_refresh=is_refresh)
+    assert lane.told == [(7, 0, UNPACED_TOKENS_PER_S)] * 2
+    outflow.push("a")
+    outflow.tell_release(is_refresh=False)
+    assert lane.told[2:] == [(7, 1, UNPACED_TOKENS_PER_S)]
+    outflow.drop()
 
 
 class Reader:

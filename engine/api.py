@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from engine.api_thread import EngineThread
 from engine.base import ModelStatistics
 from engine.config import ModelConfig
-from engine.errors import Unavailable
+from engine.errors import StartupError, Unavailable
 from engine.manifest import Manifest
 from engine.tensors import UNNAMED, Packed, pack, unpack
 from engine.types import AttachmentKind, Result
@@ -76,8 +76,7 @@ def load_model(
         max_concurrent_requests: unanswered items; beyond that the caller waits.
 
     Raises:
-        StartupError: the model cannot be loaded; the text says what to do.
-        FileNotFoundError: no such file.
+        StartupError: there is no such file, or it cannot be loaded; the text says what to do.
         ValueError: an option is out of its range or does not fit another; the text names it.
     """
     manifest = find_manifest(model, pipeline)
@@ -245,7 +244,7 @@ def find_manifest(model: str | Path | Manifest, pipeline: str | None) -> Manifes
     elif str(model).endswith(".onnx"):
         path = Path(model).expanduser().absolute()
         if not path.is_file():
-            raise FileNotFoundError(f"model file {path} does not exist")
+            raise StartupError(f"model file {path} does not exist")
         manifest = Manifest(name=path.stem, pipeline=TENSOR_PIPELINE, files={"model": str(path)})
     else:
         # Imported here: the catalogue and its downloads are needed for names only.

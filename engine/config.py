@@ -226,7 +226,7 @@ class LlmConfig:
         if self.cheaper_weights not in WEIGHTS:
             raise ValueError(f"cheaper_weights must be bf16 or int8, {got}")
         if self.weights == "auto":
-            raise ValueError("cheaper_weights needs weights = fp32 or bf16: auto is cheap already")
+            raise ValueError("cheaper_weights needs weights = fp32 or bf16: name the weights")
         if WEIGHTS.index(self.cheaper_weights) <= WEIGHTS.index(self.weights):
             raise ValueError(f"cheaper_weights must be cheaper than {self.weights!r}, {got}")
 

@@ -1,12 +1,13 @@
 """Vocabulary of the engine: what goes into a lane and what comes out of it.
 
-Imports nothing from the project, so every other module may import it.
+Imports nothing from the project but errors, so every other module may import it. What is made for
+every item or token is a struct: a frozen dataclass takes four times as long (0.21 us, not 0.05).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -70,8 +71,7 @@ class LaneSpec:
             raise ValueError(f"weight must be a positive finite number, got {self.weight}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of work. ``payload`` must stay unchanged until the item is answered.
 
     Times are seconds on the event loop's clock (monotonic). ``meta`` is JSON that describes the
@@ -93,8 +93,7 @@ class AttachmentKind(Enum):
     ANNOTATED_FRAME = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """``meta`` is JSON; ``payload`` an encoded picture or packed tensors."""
 
     kind: AttachmentKind
@@ -102,8 +101,7 @@ class Attachment:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Where an item spent its time inside the engine, in microseconds.
 
     ``queue``: offered until bound to a batch. ``batch``: bound until its worker began on it (copy
@@ -118,38 +116,33 @@ class Timing:
     interpret: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(msgspec.Struct, frozen=True, kw_only=True):
     """A successful answer. ``data`` is JSON produced by the worker, never parsed on the loop."""
 
     data: bytes
     model: str
     version: str
     attachments: tuple[Attachment, ...] = ()
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = Timing()
     batch_size: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """The engine gave the item up on purpose."""
 
     reason: DropReason
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The item was at fault, or the engine was; ``error`` says which and whether to retry."""
 
     error: EngineError
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True):
     """The caller withdrew the item, or closed its lane."""
 
 
-# One for every token: a frozen dataclass takes four times as long (0.21 us, not 0.05).
 class Progress(msgspec.Struct, frozen=True, gc=False):
     """Part of an answer: the text that one generated token made visible.
 

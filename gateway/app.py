@@ -27,6 +27,7 @@ from gateway.api.openai_api import OpenAiApi
 from gateway.api.openai_errors import openai_errors_middleware
 from gateway.api.pages import PagesApi, add_security_headers
 from gateway.api.problems import error_response, problems_middleware
+from gateway.api.queries import queries_middleware
 from gateway.api.repository import RepositoryApi
 from gateway.api.sse import EventStreams
 from gateway.api.tickets import TicketsApi
@@ -194,7 +195,7 @@ class Gateway:
     async def _start_engine(self, parts: _Parts) -> None:
         try:
             await parts.engine.start()
-            logger.info("ready on %s", parts.server.url)
+            logger.info("every model is ready")
         except EngineError as error:
             self._start_error = error  # told by whoever started us, once
             parts.health.fail(f"the engine did not start: {error}")
@@ -254,12 +255,13 @@ class _Parts:
         self.clock = Clock(asyncio.get_running_loop())
         self._keyring = keyring_of(config.server)
         self._tiers = Tiers(self.pressure, self._keyring.tier_of)
+        limits = config.limits
         self.sessions = SessionRegistry(
-            config.limits.max_connections,
-            config.limits.max_input_bytes,
+            limits.max_connections,
+            limits.max_input_bytes,
             detached=DetachedSessions(
-                max_sessions=config.limits.max_detached_sessions,
-                max_bytes=config.limits.max_detached_bytes,
+                max_sessions=limits.max_detached_sessions,
+                max_bytes=limits.max_detached_bytes,
             ),
             tiers=self._tiers,
             credit=CreditPools(
@@ -269,9 +271,7 @@ class _Parts:
                 }
             ),
         )
-        self.connections = ConnectionTable(
-            config.limits.max_connections, config.limits.max_outboxes_bytes
-        )
+        self.connections = ConnectionTable(limits.max_connections, limits.max_outboxes_bytes)
         self.event_streams = EventStreams()
         self.network = NetworkSampler(self.clock, self.connections, self.event_streams)
         self.pacing = Pacing(config.pacing, self.clock)
@@ -282,9 +282,14 @@ class _Parts:
         self.server = HttpServer(
             config.server,
             routes=self._routes(store),
-            middlewares=(problems_middleware, openai_errors_middleware, self._gate.middleware),
+            middlewares=(
+                problems_middleware,
+                openai_errors_middleware,
+                self._gate.middleware,
+                queries_middleware,
+            ),
             respond_error=error_response,
-            limits=config.limits,
+            limits=limits,
         )
         self.server.app.on_response_prepare.append(add_security_headers)
         self.pressure.start(self.clock, self._read_load)
@@ -293,7 +298,7 @@ class _Parts:
         config, limits, may = self._config, self._config.limits, self._gate.authenticate
         stream = StreamEndpoint(self._gate, self.connections, limits, self._open_session)
         admit, credit = self._tiers.admit, self.sessions.credit
-        infer = InferApi(self.engine, limits, config.streams, may, admit, credit)
+        infer = InferApi(self.engine, limits, config.streams, self._kinds, may, admit, credit)
         admin = AdminApi(self.sessions, self._gate.authenticate_admin)
         openai = OpenAiApi(
             self.engine,

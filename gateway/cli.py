@@ -6,19 +6,13 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from gateway.commands import chat, demo, models, profile, say, serve, stream, top
 from gateway.commands.exits import readable_errors
-
-_EXIT_CODES = (
-    "Exit codes: 0 ok, 1 the run failed, lost frames of a lossless stream, or its receipts do not "
-    "add up, 2 bad option or configuration, 3 something is missing (model, camera, package), "
-    "4 cannot connect, or the connection was lost for good, 130 Ctrl-C."
-)
+from gateway.commands.help_text import HelpfulCommand, HelpfulGroup
 
 
-class _ReadableGroup(TyperGroup):
+class _ReadableGroup(HelpfulGroup):
     """Every command's errors end in one place."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -31,7 +25,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,  # locals may hold keys and pictures
-    epilog=_EXIT_CODES,
 )
 
 
@@ -65,14 +58,14 @@ def _root(
     """
 
 
-app.command(epilog=_EXIT_CODES)(demo.demo)
-app.command(epilog=_EXIT_CODES)(serve.serve)
-app.command(epilog=_EXIT_CODES)(stream.stream)
-app.command(epilog=_EXIT_CODES)(chat.chat)
-app.command(epilog=_EXIT_CODES)(say.say)
-app.command("check-config", epilog=_EXIT_CODES)(serve.check_config)
-app.command(epilog=_EXIT_CODES)(top.top)
-app.command(epilog=_EXIT_CODES)(profile.profile)
+app.command(cls=HelpfulCommand)(demo.demo)
+app.command(cls=HelpfulCommand)(serve.serve)
+app.command(cls=HelpfulCommand)(stream.stream)
+app.command(cls=HelpfulCommand)(chat.chat)
+app.command(cls=HelpfulCommand)(say.say)
+app.command("check-config", cls=HelpfulCommand)(serve.check_config)
+app.command(cls=HelpfulCommand)(top.top)
+app.command(cls=HelpfulCommand)(profile.profile)
 app.add_typer(models.app, name="models")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.base import Engine
 from engine.composite import CompositeEngine
-from engine.config import ModelConfig
+from engine.config import LlmConfig, ModelConfig
 from engine.errors import EngineError
 from engine.llm.client import LlmEngine
 from engine.llm.upstream.engine import UpstreamEngine
@@ -122,7 +122,7 @@ def check(config: GatewayConfig, store: ModelStore) -> Findings:
         check_inference(config, kinds)
     except ConfigError as error:
         errors.append(error)
-    return Findings(tuple(errors), tuple(_unknown_providers(config)))
+    return Findings(tuple(errors), (*_unused_inference(config, kinds), *_unknown_providers(config)))
 
 
 def check_model(name: str, kind: str, config: GatewayConfig) -> None:
@@ -161,6 +161,13 @@ def max_prompt_bytes(config: GatewayConfig) -> int:
     upstream = (served.upstream for served in config.models.values())
     limits = [served.max_prompt_bytes for served in upstream if served is not None]
     return max([config.inference.max_prompt_bytes, *limits])
+
+
+def _unused_inference(config: GatewayConfig, kinds: Mapping[str, str]) -> Iterator[str]:
+    """``kinds`` lacks the models that are not there, which may be language models."""
+    is_known = len(kinds) == len(config.models)
+    if config.inference != LlmConfig() and is_known and TEXT_KINDS.isdisjoint(kinds.values()):
+        yield "inference: changes nothing, there is no language model in models"
 
 
 def _unknown_providers(config: GatewayConfig) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from engine.batching.cost import CostModel
 from engine.batching.counters import Counters

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -30,8 +30,10 @@ from engine.types import (
 from gateway.api.forms import first_file
 from gateway.config_sections import LimitsConfig, StreamsConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
+from gateway.session.options import check_model
 from gateway.session.pictures import check_picture
 from gateway.stream.credit_pool import CreditPools
+from gateway.wire.messages import StreamKind
 
 # Each may hold a whole picture in memory while it waits.
 MAX_CONCURRENT_REQUESTS = 64
@@ -59,7 +61,7 @@ class InferApi:
     """Reads and checks a picture, and runs it as the only item of a lane of its own.
 
     At most ``MAX_CONCURRENT_REQUESTS`` at a time; beyond that the answer is 503. A client that
-    leaves cancels its item.
+    leaves cancels its item. ``kinds`` are those of the models, as far as known.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class InferApi:
         engine: Engine,
         limits: LimitsConfig,
         streams: StreamsConfig,
+        kinds: Mapping[str, str],
         authenticate: Authenticate,
         admit: Callable[[str, Priority], Priority],
         credit: CreditPools,
@@ -74,6 +77,7 @@ class InferApi:
         self._engine = engine
         self._limits = limits
         self._streams = streams
+        self._kinds = kinds
         self._authenticate = authenticate
         self._admit = admit
         self._credit = credit
@@ -94,6 +98,8 @@ class InferApi:
             self._num_running -= 1
 
     async def _infer(self, request: web.Request, priority: Priority) -> web.Response:
+        model = request.match_info["model"]
+        self._check_model(model)  # no body could be an answer to the others
         annotate = self._annotation(request)
         deadline_ms = self._deadline_ms(request)
         picture = await read_body(request, self._limits)
@@ -102,7 +108,7 @@ class InferApi:
         options = msgspec.json.encode({"annotate": annotate}) if annotate else b""
         item = Item(id=_ITEM_ID, payload=picture, options=options, deadline=deadline)
         spec = LaneSpec(
-            model=request.match_info["model"],
+            model=model,
             policy=Policy.FIFO,
             priority=priority,
             version=request.match_info.get("version"),
@@ -130,6 +136,13 @@ class InferApi:
                 lane.close()
         finally:
             share.close()
+
+    def _check_model(self, model: str) -> None:
+        try:
+            check_model(StreamKind.FRAMES, model, self._kinds)
+        except RequestProblem as problem:
+            detail = f"{problem.detail}; prompts go to /v1/chat/completions"
+            raise RequestProblem(problem.kind, detail) from None
 
     def _annotation(self, request: web.Request) -> str | None:
         """Which annotated picture the caller wants instead of JSON; None: JSON."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -24,16 +24,25 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class Ending(NamedTuple):
+    """What is known once an answer is over. ``fingerprint`` is NAME-VERSION of what answered, such
+    as ``smollm2-135m-1+int8``: OpenAI's ``system_fingerprint``."""
+
+    finish_reason: str
+    usage: Usage
+    fingerprint: str
+
+
 class AnswerShape(Protocol):
     """Makes the JSON of one answer: chunks of a stream, or the whole."""
 
-    def chunk(self, text: str | None, finish_reason: str | None) -> bytes:
+    def chunk(self, text: str | None, ending: Ending | None) -> bytes:
         """New text, the end, or both."""
 
-    def usage_chunk(self, usage: Usage) -> bytes:
+    def usage_chunk(self, ending: Ending) -> bytes:
         """The chunk without choices that ends a stream with ``include_usage``."""
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
+    def whole(self, text: str, ending: Ending) -> bytes:
         """The answer in one piece."""
 
 

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from engine.base import Engine
-from engine.llm.request import FinishedAnswer, PromptOptions
+from engine.llm.request import PromptOptions
 from engine.types import (
     Cancelled,
     Dropped,
@@ -32,7 +32,7 @@ from engine.types import (
 )
 from gateway.api import openai_chat, openai_completions
 from gateway.api.generation import Generation, News, Reading
-from gateway.api.openai_answer import AnswerShape
+from gateway.api.openai_answer import AnswerShape, Ending
 from gateway.api.openai_errors import BadParameter, error_body
 from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
 from gateway.api.sse import EventStream, EventStreams, ReaderStalled
@@ -169,8 +169,7 @@ class OpenAiApi:
             news = generation.take()
             texts += news.texts
             if news.outcome is not None:
-                finished = _finished(generation, news.outcome)
-                return shape.whole("".join(texts), finished.finish_reason, finished.usage)
+                return shape.whole("".join(texts), _ending(generation, news.outcome))
 
     async def _stream(
         self,
@@ -182,7 +181,7 @@ class OpenAiApi:
     ) -> web.StreamResponse:
         is_there = await generation.wait(self._text.keep_alive_s)
         news = generation.take()
-        finished = None if news.outcome is None else _finished(generation, news.outcome)
+        ending = None if news.outcome is None else _ending(generation, news.outcome)
         stream = EventStream(
             request,
             send_timeout_s=self._limits.send_timeout_s,
@@ -194,13 +193,13 @@ class OpenAiApi:
             if not is_there:
                 await stream.keep_alive()
             try:
-                while finished is None:
+                while ending is None:
                     await stream.send(_chunks(shape, news.texts, None))
                     news = await self._next_news(generation, stream)
-                    finished = None if news.outcome is None else _finished(generation, news.outcome)
-                await stream.send(_chunks(shape, news.texts, finished))
+                    ending = None if news.outcome is None else _ending(generation, news.outcome)
+                await stream.send(_chunks(shape, news.texts, ending))
                 if prompt.include_usage:
-                    await stream.send([shape.usage_chunk(finished.usage)])
+                    await stream.send([shape.usage_chunk(ending)])
             except RequestProblem as problem:
                 await stream.send([*_chunks(shape, news.texts, None), _error(problem)])
             await stream.finish()
@@ -212,14 +211,13 @@ class OpenAiApi:
         return generation.take()
 
 
-def _chunks(shape: AnswerShape, texts: list[str], finished: FinishedAnswer | None) -> list[bytes]:
+def _chunks(shape: AnswerShape, texts: list[str], ending: Ending | None) -> list[bytes]:
     """One chunk per text; the finish reason goes with the last, or alone if there is none."""
-    reason = None if finished is None else finished.finish_reason
     chunks = [shape.chunk(text, None) for text in texts[:-1]]
     if texts:
-        chunks.append(shape.chunk(texts[-1], reason))
-    elif reason is not None:
-        chunks.append(shape.chunk(None, reason))
+        chunks.append(shape.chunk(texts[-1], ending))
+    elif ending is not None:
+        chunks.append(shape.chunk(None, ending))
     return chunks
 
 
@@ -227,21 +225,22 @@ def _error(problem: RequestProblem) -> bytes:
     return msgspec.json.encode(error_body(problem))
 
 
-def _finished(generation: Generation, outcome: Outcome) -> FinishedAnswer:
+def _ending(generation: Generation, outcome: Outcome) -> Ending:
     """The end of the answer; raises RequestProblem if it has none."""
     try:
-        finished = _read_outcome(outcome)
+        ending = _read_outcome(outcome)
     except RequestProblem as problem:
         generation.end(problem.kind.slug)
         raise
-    generation.end(finished.finish_reason)
-    return finished
+    generation.end(ending.finish_reason)
+    return ending
 
 
-def _read_outcome(outcome: Outcome) -> FinishedAnswer:
+def _read_outcome(outcome: Outcome) -> Ending:
     match outcome:
-        case Result():
-            return read_finished(outcome)
+        case Result(model=model, version=version):
+            finished = read_finished(outcome)
+            return Ending(finished.finish_reason, finished.usage, f"{model}-{version}")
         case Failed(error):
             raise from_engine_error(error)
         case Dropped(reason):

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from engine.llm.request import Usage
-from gateway.api.openai_answer import UsageBody, usage_body
+from gateway.api.openai_answer import Ending, UsageBody, usage_body
 from gateway.api.openai_errors import BadParameter
 from gateway.api.openai_request import Body, PromptRequest, decode, make_request
 
@@ -88,6 +87,7 @@ class _Chunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[_ChunkChoice]
     usage: UsageBody | None = None
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class _Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +110,7 @@ class _Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[_Choice]
     usage: UsageBody
+    system_fingerprint: str
 
 
 class ChatShape:
@@ -119,28 +120,37 @@ class ChatShape:
         self._id, self._created, self._model = answer_id, created, model
         self._is_first = True
 
-    def chunk(self, text: str | None, finish_reason: str | None) -> bytes:
+    def chunk(self, text: str | None, ending: Ending | None) -> bytes:
         role = "assistant" if self._is_first else UNSET
         delta = _Delta(role=role, content=UNSET if text is None else text)
         self._is_first = False
-        return self._encode([_ChunkChoice(delta=delta, finish_reason=finish_reason)])
+        finish_reason = None if ending is None else ending.finish_reason
+        return self._encode([_ChunkChoice(delta=delta, finish_reason=finish_reason)], ending)
 
-    def usage_chunk(self, usage: Usage) -> bytes:
-        return self._encode([], usage_body(usage))
+    def usage_chunk(self, ending: Ending) -> bytes:
+        return self._encode([], ending, usage_body(ending.usage))
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        choice = _Choice(message=_Turn(content=text), finish_reason=finish_reason)
+    def whole(self, text: str, ending: Ending) -> bytes:
+        choice = _Choice(message=_Turn(content=text), finish_reason=ending.finish_reason)
         completion = _Completion(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=[choice],
-            usage=usage_body(usage),
+            usage=usage_body(ending.usage),
+            system_fingerprint=ending.fingerprint,
         )
         return msgspec.json.encode(completion)
 
-    def _encode(self, choices: list[_ChunkChoice], usage: UsageBody | None = None) -> bytes:
+    def _encode(
+        self, choices: list[_ChunkChoice], ending: Ending | None, usage: UsageBody | None = None
+    ) -> bytes:
         chunk = _Chunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=UNSET if ending is None else ending.fingerprint,
         )
         return msgspec.json.encode(chunk)

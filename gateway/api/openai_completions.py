@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from engine.llm.request import Usage
-from gateway.api.openai_answer import UsageBody, usage_body
+from gateway.api.openai_answer import Ending, UsageBody, usage_body
 from gateway.api.openai_errors import BadParameter
 from gateway.api.openai_request import Body, PromptRequest, decode, make_request
 
@@ -53,6 +53,7 @@ class _Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[_Choice]
     usage: UsageBody | None = None
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class CompletionShape:
@@ -61,18 +62,26 @@ class CompletionShape:
     def __init__(self, answer_id: str, created: int, model: str) -> None:
         self._id, self._created, self._model = answer_id, created, model
 
-    def chunk(self, text: str | None, finish_reason: str | None) -> bytes:
-        return self._encode([_Choice(text=text or "", finish_reason=finish_reason)])
+    def chunk(self, text: str | None, ending: Ending | None) -> bytes:
+        finish_reason = None if ending is None else ending.finish_reason
+        return self._encode([_Choice(text=text or "", finish_reason=finish_reason)], ending)
 
-    def usage_chunk(self, usage: Usage) -> bytes:
-        return self._encode([], usage_body(usage))
+    def usage_chunk(self, ending: Ending) -> bytes:
+        return self._encode([], ending, usage_body(ending.usage))
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        choice = _Choice(text=text, finish_reason=finish_reason)
-        return self._encode([choice], usage_body(usage))
+    def whole(self, text: str, ending: Ending) -> bytes:
+        choice = _Choice(text=text, finish_reason=ending.finish_reason)
+        return self._encode([choice], ending, usage_body(ending.usage))
 
-    def _encode(self, choices: list[_Choice], usage: UsageBody | None = None) -> bytes:
+    def _encode(
+        self, choices: list[_Choice], ending: Ending | None, usage: UsageBody | None = None
+    ) -> bytes:
         completion = _Completion(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=UNSET if ending is None else ending.fingerprint,
         )
         return msgspec.json.encode(completion)

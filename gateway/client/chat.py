@@ -60,7 +60,7 @@ class TextEvent:
     ``received_at`` is on the clock of ``time.monotonic``. ``pace_ms`` is the time until the next
     event is due, None for text that leaves as it comes. ``timing`` parts the engine's time from
     the delay of pacing, if it was asked for. Finish reasons are ``stop``, ``length``,
-    ``content_filter`` and ``cancelled``.
+    ``content_filter`` and ``cancelled``. ``version`` is of what answered, told with the end.
     """
 
     text: str
@@ -71,6 +71,7 @@ class TextEvent:
     timing: TokenTiming | None = None
     finish_reason: str | None = None
     usage: TextUsage | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class ChatStream:
         self.asked_at: float | None = None  # time.monotonic, once the prompt is sent
         self.finish_reason: str | None = None
         self.usage: TextUsage | None = None
+        self.version: str | None = None
         self._owner = owner
         self._spec = spec
         self._events: deque[TextEvent] = deque()
@@ -286,6 +288,7 @@ class ChatStream:
         self.finish_reason = message.finish_reason
         if isinstance(message.usage, msgspec.Raw):
             self.usage = msgspec.json.decode(message.usage, type=TextUsage)
+        self.version = None if message.version is UNSET else message.version
         self._add(
             TextEvent(
                 text="",
@@ -293,6 +296,7 @@ class ChatStream:
                 received_at=self._heard_at,
                 finish_reason=message.finish_reason,
                 usage=self.usage,
+                version=self.version,
             )
         )
 

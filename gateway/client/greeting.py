@@ -6,6 +6,7 @@ The key travels in the first message, never in the address, where logs would kee
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 from urllib.parse import urlsplit, urlunsplit
 
@@ -83,7 +84,14 @@ async def open_link(
     except ConnectionClosed as closed:
         raise _closed(address, closed) from None
     except OSError as error:
-        raise ConnectError(f"cannot reach {address}: {error}") from None
+        raise ConnectError(f"cannot reach {address}: {_unreachable(error)}") from None
+
+
+def _unreachable(error: OSError) -> str:
+    """Why; where a name has several addresses, asyncio has only the text of each one's error."""
+    if f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return "nothing listens there; start one with `clawstream demo` or `clawstream serve`"
+    return error.strerror or str(error)
 
 
 async def _open_socket(address: str, settings: LinkSettings) -> ClientConnection:

@@ -113,7 +113,7 @@ def _shown(address: str) -> str:
 def _read_camera(index: int) -> Generator[Decoded, None, None]:
     import cv2
 
-    camera = cv2.VideoCapture(index)
+    camera = _open_camera(index)
     try:
         if not camera.isOpened():
             raise SourceError(f"cannot open camera {index}: is it connected and not in use?")
@@ -126,6 +126,19 @@ def _read_camera(index: int) -> Generator[Decoded, None, None]:
             yield Decoded(image, time.monotonic() - started_at)
     finally:
         camera.release()
+
+
+def _open_camera(index: int) -> Any:
+    """An OpenCV capture, perhaps not opened; its own warnings about that are kept back."""
+    import cv2
+
+    log = cv2.utils.logging
+    level = log.getLogLevel()
+    log.setLogLevel(log.LOG_LEVEL_SILENT)
+    try:
+        return cv2.VideoCapture(index)
+    finally:
+        log.setLogLevel(level)
 
 
 def _read_network(address: str) -> Generator[Decoded, None, None]:

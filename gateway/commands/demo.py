@@ -83,7 +83,7 @@ def demo(
     named = [name for name in served if not is_file_reference(name)]
     pull_with_progress(store, (*named, *_CLIPS), console)
     if not headless:
-        _serve_page(_PAGE_PORT if port is None else port, served, console)
+        _serve_page(_PAGE_PORT if port is None else port, served)
         return
 
     from gateway.commands.run import RunOptions
@@ -100,13 +100,13 @@ def demo(
     finish(outcome, options, console)
 
 
-def _serve_page(port: int, models: Sequence[str], console: Console) -> None:
+def _serve_page(port: int, models: Sequence[str]) -> None:
     from gateway.config import load_config
 
-    console.print("Starting; open the address in a browser, end with Ctrl-C.")
+    hint = "Open the address in a browser; Ctrl-C ends it."
     if CHAT_MODEL in models:
-        console.print("The page has a Chat tab; “clawstream chat” talks in the terminal.")
-    run_gateway(load_config(None, serving_overrides(_HOST, port, models)))
+        hint += "\nThe page has a Chat tab; “clawstream chat” talks in the terminal."
+    run_gateway(load_config(None, serving_overrides(_HOST, port, models)), hint)
 
 
 async def _drive(options: RunOptions, port: int, model: str, console: Console) -> RunOutcome:

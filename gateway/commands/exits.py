@@ -29,13 +29,20 @@ _SERVER_MODULES = {
 _LLM_MODULES = {"gguf", "safetensors", "tokenizers", "torch", "transformers"}
 
 
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 the run failed, lost frames of a lossless stream, or its receipts do not "
+    "add up, 2 bad option or configuration, 3 something is missing (a model of that name and kind, "
+    "camera, file, package), 4 cannot connect, or the connection was lost for good, 130 Ctrl-C."
+)
+
+
 class ExitCode(IntEnum):
     """What a script can rely on; ``clawstream --help`` lists them."""
 
     OK = 0
     FAILED = 1  # the run failed, or receipts do not add up
     USAGE = 2  # bad option or configuration; the text names it
-    MISSING = 3  # a model, camera, file or package is not there
+    MISSING = 3  # a model of that name and kind, a camera, file or package is not there
     CANNOT_CONNECT = 4
     INTERRUPTED = 130  # Ctrl-C; servers end with 0
 

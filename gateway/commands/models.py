@@ -20,6 +20,7 @@ from rich.text import Text
 
 from gateway.commands.ask_gateway import ApiKey
 from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.help_text import HelpfulCommand, HelpfulGroup
 from gateway.commands.quantize import quantize_model
 from gateway.commands.reload import list_versions, reload_model, versions_of
 
@@ -29,18 +30,19 @@ if TYPE_CHECKING:
     from engine.models.store import ModelStore, StoreItem
 
 app = typer.Typer(
+    cls=HelpfulGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="List, get, inspect, shrink and reload models and clips.",
 )
-app.command("quantize")(quantize_model)
-app.command("reload")(reload_model)
-app.command("versions")(list_versions)
+app.command("quantize", cls=HelpfulCommand)(quantize_model)
+app.command("reload", cls=HelpfulCommand)(reload_model)
+app.command("versions", cls=HelpfulCommand)(list_versions)
 
 _CLIP = "clip"
 
 
-@app.command("list")
+@app.command("list", cls=HelpfulCommand)
 def list_models() -> None:
     """List the models and clips that can be pulled, and which are here already."""
     from engine.models.store import ModelStore
@@ -58,7 +60,7 @@ def list_models() -> None:
     console.print(f"\ncache: {store.home}", soft_wrap=True)
 
 
-@app.command("pull")
+@app.command("pull", cls=HelpfulCommand)
 def pull_models(
     names: Annotated[
         list[str] | None, typer.Argument(help="Models or clips, as `models list` names them.")
@@ -87,7 +89,7 @@ def pull_models(
         console.print(f"{name}: ready", highlight=False)
 
 
-@app.command("info")
+@app.command("info", cls=HelpfulCommand)
 def show_model(
     model: Annotated[str, typer.Argument(help="A name from `models list`, or a model.onnx file.")],
     url: Annotated[
@@ -108,14 +110,15 @@ def show_model(
     from engine.models.store import ModelStore
 
     store = ModelStore()
-    item = next((item for item in store.list() if item.name == model), None)
+    item = _catalogued(store, model)
     console = Console(soft_wrap=True, highlight=False)
     if item is None:
         rows = _manifest_rows(store.resolve(model))
     elif item.path is None or item.kind == _CLIP:
         rows = _item_rows(item)
     else:
-        rows = _manifest_rows(store.resolve(model))
+        # What the catalogue says now, not what it said when the model was pulled.
+        rows = _manifest_rows(store.resolve(model)) | {"description": item.description}
     if item is None or item.kind != _CLIP:
         rows["versions here"] = _describe_versions(store, model)
     if url is not None:
@@ -123,7 +126,8 @@ def show_model(
             reason = f": {each['reason']}" if each["reason"] else ""
             rows[f"version {each['version']}"] = f"{each['role']}{reason}"
     for key, value in rows.items():
-        console.print(f"[bold]{key}[/bold]:", Text(value or "none"))
+        if value:
+            console.print(Text.assemble((key, "bold"), ": ", value))
 
 
 def pull_with_progress(store: ModelStore, names: Iterable[str], console: Console) -> None:
@@ -174,6 +178,18 @@ def _download_bar(name: str, console: Console) -> Iterator[ProgressCallback]:
             bar.stop()
 
 
+def _catalogued(store: ModelStore, name: str) -> StoreItem | None:
+    """The catalogue's entry, or None for a file; raises CommandError when it is neither."""
+    from engine.models.store import is_file_reference
+
+    items = {item.name: item for item in store.list()}
+    if name not in items and not is_file_reference(name):
+        known = ", ".join(sorted(items))
+        text = f"no model or clip named {name!r} in the catalogue, which has: {known}"
+        raise CommandError(ExitCode.USAGE, text)
+    return items.get(name)
+
+
 def _item_rows(item: StoreItem) -> dict[str, str]:
     missing = f"not here ({_megabytes(item)}); get it with `clawstream models pull {item.name}`"
     return {
@@ -186,12 +202,14 @@ def _item_rows(item: StoreItem) -> dict[str, str]:
 
 
 def _manifest_rows(manifest: Manifest) -> dict[str, str]:
+    from gateway.session.options import TEXT_KINDS
+
     return {
         "name": f"{manifest.name} version {manifest.version}",
         "description": manifest.description,
         "licence": manifest.licence or "not stated",
         "kind": manifest.kind,
-        "pipeline": manifest.pipeline,
+        "pipeline": "" if manifest.kind in TEXT_KINDS else manifest.pipeline,
         "input": _describe_input(manifest.input),
         "labels": _describe_labels(manifest.labels),
         "options": ", ".join(f"{key} = {value}" for key, value in manifest.options.items()),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gateway.client.statistics import StreamStatistics
 
 
-def report_table(statistics: StreamStatistics, seconds: float, title: str) -> Table:
-    """The receipts of a stream that ran for ``seconds``, as a table of two columns.
+def print_report(
+    console: Console, statistics: StreamStatistics, seconds: float, title: str
+) -> None:
+    """Print the receipts of a stream that ran for ``seconds``: a title and a table.
 
     Latencies run from the capture of a frame to the arrival of its result.
     """
-    table = Table("", "", title=title, show_header=False, title_justify="left")
+    # Not the table's own title, which is wrapped and padded to the table's width.
+    console.print(Text(title, style="italic"), soft_wrap=True)
+    table = Table("", "", show_header=False)
     table.columns[1].justify = "right"
     for name, value in _rows(statistics, seconds):
         table.add_row(name, value)
     adds_up = statistics.receipts_add_up
     verdict = "[green]yes[/green]" if adds_up else "[bold red]no[/bold red]"
     table.add_row("receipts add up", verdict)
-    return table
+    console.print(table)
 
 
 def _rows(statistics: StreamStatistics, seconds: float) -> list[tuple[str, str]]:

@@ -36,7 +36,7 @@ def say(
     [bold]Examples[/bold]
 
       clawstream say "Restarting in five minutes"
-      clawstream say "Your camera is upside down" --session 1f6a0c2b9d4e7788 --stream 1
+      clawstream say "Your camera moved" --session 1f6a0c2b9d4e7788 --stream 1
     """
     if stream is not None and session is None:
         raise CommandError(ExitCode.USAGE, "--stream needs --session: every session has its own")

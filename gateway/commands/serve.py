@@ -111,8 +111,9 @@ def _described(name: str, config: GatewayConfig, store: ModelStore) -> str:
     )
     manifest = store.resolve(served.path or name)
     if manifest.kind in TEXT_KINDS:
+        cheaper = f", cheaper {inference.cheaper_weights}" if inference.cheaper_weights else ""
         options = (
-            f"weights {inference.weights}, max_batch_size {inference.max_batch_size}, "
+            f"weights {inference.weights}{cheaper}, max_batch_size {inference.max_batch_size}, "
             f"max_seq_length {inference.max_seq_length}"
         )
     return f"version {manifest.version}; {options}"
@@ -127,18 +128,19 @@ def serving_overrides(host: str | None, port: int | None, models: Sequence[str])
     return tables
 
 
-def run_gateway(config: GatewayConfig) -> None:
-    """Serve until SIGINT or SIGTERM; announces the address once every model is warm."""
+def run_gateway(config: GatewayConfig, hint: str = "") -> None:
+    """Serve until SIGINT or SIGTERM; announces the address once every model is warm, then
+    ``hint``."""
     import uvloop
 
     from gateway.logs import configure_logging
 
     configure_logging(config.logging)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config))
+        runner.run(_serve(config, hint))
 
 
-async def _serve(config: GatewayConfig) -> None:
+async def _serve(config: GatewayConfig, hint: str) -> None:
     from engine.heap import settle_heap
     from gateway.app import Gateway
 
@@ -148,6 +150,8 @@ async def _serve(config: GatewayConfig) -> None:
         settle_heap()
         console = Console(soft_wrap=True, highlight=False)
         console.print(f"{LISTENING} {gateway.url.rstrip('/')} ({', '.join(config.models)})")
+        if hint:
+            console.print(hint)
 
     try:
         await gateway.run_until_signal(on_ready=announce)

@@ -93,9 +93,9 @@ def stream(
 
       clawstream stream 0 --model centerface
       clawstream stream clip.mp4 --model centerface --out annotated.mp4
-      clawstream stream rtsp://camera.local/live --model centerface --deadline-ms 300
+      clawstream stream rtsp://camera/live --model centerface --deadline-ms 300
       clawstream stream 0 --model centerface --pace playout --json
-      clawstream stream clip.mp4 --model centerface --policy lossless --json | jq .data
+      clawstream stream pictures/ --model centerface --json | jq .data
     """
     from gateway.commands.run import Listeners, RunOptions, run_stream
 
@@ -123,10 +123,10 @@ def stream(
 
 def finish(outcome: RunOutcome, options: RunOptions, console: Console) -> None:
     """Show how the run ended, and end the command accordingly."""
-    from gateway.commands.report import report_table
+    from gateway.commands.report import print_report
 
     title = f"{Path(options.source).name} -> {options.model}, {outcome.seconds:.1f} s"
-    console.print(report_table(outcome.statistics, outcome.seconds, title))
+    print_report(console, outcome.statistics, outcome.seconds, title)
     if outcome.num_written > 0:
         frames = "frame" if outcome.num_written == 1 else "frames"
         written = f"{outcome.num_written} annotated {frames} in {options.out}"

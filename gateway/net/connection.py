@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -34,6 +34,9 @@ from gateway.stream.token_bucket import TokenBucket
 from gateway.wire.codec import encode
 
 CLOSE_TIMEOUT_S = 1.0
+# A timer that is so much late tells of a process that was suspended, or hung. What was read in the
+# meantime shows within as long.
+ASLEEP_S = 1.0
 BURST_S = 1.0  # how many seconds' worth of messages may come at once
 # A burst that is in the read buffer already is handled without a pause otherwise: 256 KiB hold
 # thousands of tiny messages.
@@ -161,6 +164,7 @@ class Connection:
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
         self._is_flush_due = False
+        self._send_timer: asyncio.TimerHandle  # while the writer waits for room
         self._is_blocked = asyncio.Event()  # or at the end: the writer's task has work
         self._loop = asyncio.get_running_loop()
         self._window = ReaderWindow(socket.read_window, self._wake, self._loop)
@@ -354,13 +358,26 @@ class Connection:
         await self._say_goodbye(self._ending.result())
 
     async def _wait_writable(self) -> None:
+        self._await_reader(self._send_timeout_s, self._give_up_unless_late)
         try:
-            async with asyncio.timeout(self._send_timeout_s):
-                await self._socket.wait_writable()
-        except TimeoutError:
-            # Nobody reads, so nobody can be told: the code is for the log and the metrics.
-            code = CloseCode.SLOW_READER
-            self.end(Ending(code=code, reason="nothing was read in time", farewell=Farewell.NONE))
+            await self._socket.wait_writable()
+        finally:
+            self._send_timer.cancel()
+
+    def _await_reader(self, wait_s: float, give_up: Callable[[float], None]) -> None:
+        due = self._loop.time() + wait_s
+        self._send_timer = self._loop.call_at(due, give_up, due)
+
+    def _give_up_unless_late(self, due: float) -> None:
+        if self._loop.time() < due + ASLEEP_S:
+            self._give_up_reader(due)
+        else:  # the loop has yet to see what was read meanwhile
+            self._await_reader(ASLEEP_S, self._give_up_reader)
+
+    def _give_up_reader(self, due: float) -> None:
+        """Nobody reads, so nobody can be told: the code is for the log and the metrics."""
+        code = CloseCode.SLOW_READER
+        self.end(Ending(code=code, reason="nothing was read in time", farewell=Farewell.NONE))
 
     async def _say_goodbye(self, ending: Ending) -> None:
         """Bounded by ``_part``, which cancels it."""

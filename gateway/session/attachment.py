@@ -9,7 +9,7 @@ from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.stream.entries import Outgoing
 from gateway.stream.network_estimate import PathSample
 from gateway.stream.network_state import NetworkState
-from gateway.stream.outbox import Outbox
+from gateway.stream.outbox import Outbox, ignore_popped
 
 
 class HeldSession(Protocol):
@@ -19,7 +19,8 @@ class HeldSession(Protocol):
 
     def receive_binary(self, data: bytes) -> None: ...
 
-    def handle_sent(self, outgoing: Outgoing) -> None: ...
+    @property
+    def handle_sent(self) -> Callable[[Outgoing], None]: ...
 
     def note_path(self, sample: PathSample) -> None: ...
 
@@ -46,19 +47,22 @@ class Attachment:
     """
 
     # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
-    __slots__ = ("_is_failed", "_on_fault", "_session", "outbox")
+    __slots__ = ("_is_failed", "_on_fault", "_session", "handle_sent", "outbox")
 
     def __init__(self, outbox: Outbox, on_fault: Callable[[ConnectionFault], None]) -> None:
         self.outbox = outbox
         self._on_fault = on_fault
         self._is_failed = False
         self._session: HeldSession | None = None
+        # The session's own: to pass it on would take two more calls, once per token.
+        self.handle_sent: Callable[[Outgoing], None] = ignore_popped
 
     # --- for the session
 
     def hold(self, session: HeldSession) -> None:
         """From here on this is the connection's session."""
         self._session = session
+        self.handle_sent = session.handle_sent
 
     def fail(self, fault: ConnectionFault) -> None:
         """End the connection, once."""
@@ -70,7 +74,7 @@ class Attachment:
         """Another connection serves the session now: this one ends."""
         detail = "the session goes on on another connection"
         self.fail(ConnectionFault(CloseCode.SUPERSEDED, ProblemKind.SUPERSEDED, detail))
-        self._session = None
+        self._let_go()
 
     # --- for the connection
 
@@ -83,10 +87,6 @@ class Attachment:
         """May raise ConnectionFault."""
         if self._session is not None:
             self._session.receive_binary(data)
-
-    def handle_sent(self, outgoing: Outgoing) -> None:
-        if self._session is not None:
-            self._session.handle_sent(outgoing)
 
     def note_path(self, sample: PathSample) -> None:
         if self._session is not None:
@@ -110,12 +110,17 @@ class Attachment:
 
     def close(self, reason: str) -> None:
         """The connection ended for good; idempotent."""
-        session, self._session = self._session, None
+        session = self._let_go()
         if session is not None:
             session.close(reason)
 
     def lose(self, reason: str) -> None:
         """The connection is lost, its client may come back; idempotent."""
-        session, self._session = self._session, None
+        session = self._let_go()
         if session is not None:
             session.lose(reason)
+
+    def _let_go(self) -> HeldSession | None:
+        session, self._session = self._session, None
+        self.handle_sent = ignore_popped
+        return session

@@ -31,7 +31,7 @@ from gateway.session.receipts import (
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import EVENT, Entry, Keep, Outgoing, OutgoingKind, StreamText
+from gateway.stream.entries import EVENT, Entry, Keep, Outgoing, OutgoingKind
 from gateway.stream.outbox import Outbox, OutboxFull, ignore, ignore_popped, ignore_settled
 from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent, ServerMessage
 from gateway.wire.protocol import StreamEvent, StreamState
@@ -150,7 +150,7 @@ class Deliver:
         except OutboxFull as error:
             self._fail_slow_reader(error)
 
-    def put_event(self, stream: TextStream, event: StreamText) -> None:
+    def put_event(self, stream: TextStream, event: Outgoing) -> None:
         """Queue an event of an open stream, which is kept until it is acknowledged."""
         num_bytes = stream.log.append(event)
         if self._outbox is None:
@@ -265,8 +265,11 @@ class Deliver:
     # --- after the writer
 
     def handle_sent(self, outgoing: Outgoing) -> None:
-        """The message was written: receipts give their credit back and wait for an ``ack``."""
-        stream = None if outgoing.stream is None else self._streams.find(outgoing.stream)
+        """The message was written: receipts give their credit back and wait for an ``ack``; nothing
+        once the connection is gone."""
+        if outgoing.stream is None or self._outbox is None:
+            return
+        stream = self._streams.find(outgoing.stream)
         if stream is None:
             return
         if outgoing.kind is EVENT:

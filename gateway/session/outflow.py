@@ -99,13 +99,13 @@ class Outflow:
             self._told_release = release
             self._lane.note_release(self.item_id, *release)
 
-    def push(self, text: str) -> None:
-        """A token came from the engine."""
-        if self._is_over:
-            return
-        self._decider.push(text, self._now())
-        if self._timer is None and not self._is_blocked:
-            self._advance()
+    def push(self, text: str) -> int:
+        """A token came from the engine; returns how many characters are held now."""
+        if not self._is_over:
+            self._decider.push(text, self._now())
+            if self._timer is None and not self._is_blocked:
+                self._advance()
+        return self._reserve.num_chars
 
     def finish(self) -> None:
         """The engine has said everything: ``on_drained`` follows the last text, perhaps now."""
@@ -141,9 +141,9 @@ class Outflow:
 
     def _advance(self) -> None:
         self._timer = None
-        now = self._now()
+        now, decider = self._now(), self._decider
         while not self._is_over:
-            send_at = self._decider.next_send_time(now)
+            send_at = decider.next_send_time(now)
             if send_at is None:
                 break
             if send_at > now + EARLY_S:

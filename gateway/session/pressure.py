@@ -141,10 +141,17 @@ class Pressure:
         before = self._service.level
         level = self._service.update(self._signals, now)
         if level is not before:
-            cause, load = self._signals.cause(level), self._signals.load(level)
-            logger.warning("service level %s, %s at %.0f %%", level.label, cause, 100 * load)
+            self._log(level, is_up=level > before)
             if self._on_change is not None:
                 self._on_change(level)
+
+    def _log(self, level: Level, *, is_up: bool) -> None:
+        percent = 100 * self._signals.load(level)
+        if is_up:
+            cause = self._signals.cause(level)
+            logger.warning("service level rises to %s, %s at %.0f %%", level.label, cause, percent)
+        else:
+            logger.info("service level eases to %s, load at %.0f %%", level.label, percent)
 
     def _arm(self, clock: Clock, read: Callable[[], Readings]) -> None:
         tick = partial(self._tick, clock, read)

@@ -9,7 +9,7 @@ take ends its connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -65,8 +65,7 @@ from gateway.wire.protocol import StreamEvent, StreamState
 CANCELLED = "cancelled"  # finish_reason of what the client withdrew
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a message has to know of the session when it arrives."""
 
     now: float
@@ -284,10 +283,9 @@ class Prompts:
             return
         if isinstance(event, Progress):  # not a case: once per token, and a match takes 1 us
             prompt.timer.token(event.text)
-            outflow = prompt.outflow
-            outflow.push(event.text)
-            if outflow.num_chars > self._limits.max_outbox_bytes:
-                self._deliver.fail_for_text(outflow.num_chars)
+            num_chars = prompt.outflow.push(event.text)
+            if num_chars > self._limits.max_outbox_bytes:
+                self._deliver.fail_for_text(num_chars)
             return
         match event:
             case Cancelled() | Dropped(DropReason.CANCELLED):
@@ -323,7 +321,8 @@ class Prompts:
     def _withdraw(self, stream: TextStream, prompt: RunningPrompt) -> None:
         """The client does not want the rest, also what it has not been told yet."""
         stream.receipt(partial(stream.tally.count_dropped, DropReason.CANCELLED))
-        self._end(stream, prompt, CANCELLED)
+        ending = EndOutput(stream=stream.id, id=prompt.answer.id, seq=0, finish_reason=CANCELLED)
+        self._end(stream, prompt, ending)
 
     def _finish(self, stream: TextStream, prompt: RunningPrompt, result: Result) -> None:
         try:
@@ -332,25 +331,19 @@ class Prompts:
             self._fail(stream, prompt, problem)
             return
         stream.receipt(stream.tally.count_result)
-        usage = msgspec.Raw(msgspec.json.encode(finished.usage))
-        self._end(stream, prompt, finished.finish_reason, usage)
-
-    def _end(
-        self,
-        stream: TextStream,
-        prompt: RunningPrompt,
-        reason: str,
-        usage: msgspec.Raw | None = None,
-    ) -> None:
         ending = EndOutput(
             stream=stream.id,
             id=prompt.answer.id,
             seq=0,
-            finish_reason=reason,
-            usage=msgspec.UNSET if usage is None else usage,
+            finish_reason=finished.finish_reason,
+            usage=msgspec.Raw(msgspec.json.encode(finished.usage)),
+            version=result.version,
         )
+        self._end(stream, prompt, ending)
+
+    def _end(self, stream: TextStream, prompt: RunningPrompt, ending: EndOutput) -> None:
         self._settle(stream, prompt, ending, keep=True)
-        prompt.timer.end(reason)
+        prompt.timer.end(ending.finish_reason)
         self._put_end(stream, ending)
         self._finish_if_done(stream)
 

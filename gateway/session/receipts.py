@@ -14,7 +14,7 @@ from gateway.session.open_stream import OpenStream
 from gateway.session.text_stream import TextStream
 from gateway.stream.advice import Advised
 from gateway.stream.credit import Grant
-from gateway.stream.entries import EVENT, DropRange, OutgoingKind, ResultGroup, StreamText
+from gateway.stream.entries import EVENT, DropRange, Outgoing, OutgoingKind, ResultGroup
 from gateway.stream.release import Departure
 from gateway.wire.codec import FrameHeader, MessageType, encode, split_binary
 from gateway.wire.messages import (
@@ -48,19 +48,25 @@ def stream_error(
     )
 
 
-def opened_entry(stream: FrameStream | TextStream) -> StreamText:
+def opened_entry(stream: FrameStream | TextStream) -> Outgoing:
     """The stream exists and has its first credit, which is for frames."""
     grant = stream.credit.grant if isinstance(stream, FrameStream) else _NO_FRAMES
     text = encode(Opened(stream=stream.id, credit=CreditGrant(**grant._asdict())))
-    return StreamText(kind=OutgoingKind.STREAM, text=text)
+    return Outgoing(kind=OutgoingKind.STREAM, data=text, stream=stream.id)
 
 
 def error_entry(
     stream: FrameStream, seq: int, problem: RequestProblem, credit_bytes: int
-) -> StreamText:
+) -> Outgoing:
     """A frame failed or is refused; ``credit_bytes`` come back to the client with this."""
-    text = encode(stream_error(problem, stream.id, seq=seq))
-    return StreamText(kind=OutgoingKind.STREAM, text=text, seq=seq, credit_bytes=credit_bytes)
+    return Outgoing(
+        kind=OutgoingKind.STREAM,
+        data=encode(stream_error(problem, stream.id, seq=seq)),
+        stream=stream.id,
+        seq=seq,
+        num_frames=1,
+        credit_bytes=credit_bytes,
+    )
 
 
 def hint_message(stream: FrameStream, advised: Advised) -> Hint:
@@ -92,7 +98,7 @@ def token_entry(
     timing: TokenTiming | None,
     *,
     start: int = 0,
-) -> StreamText:
+) -> Outgoing:
     """New text of one prompt, from ``start`` on, up to ``EVENT_CHARS`` characters."""
     pace_s, num_texts, seq = departure.pace_s, departure.num_texts, stream.take_seq()
     token = Token(
@@ -105,10 +111,10 @@ def token_entry(
         count=num_texts if num_texts > 1 and start == 0 else UNSET,
         timing=UNSET if timing is None else timing,
     )
-    return StreamText(kind=EVENT, text=encode(token), seq=seq)
+    return Outgoing(kind=EVENT, data=encode(token), stream=stream.id, seq=seq)
 
 
-def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[StreamText]:
+def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[Outgoing]:
     """An answer from its beginning, as far as it was told; nothing of one that has no text yet."""
     for start in range(0, len(text), EVENT_CHARS):
         token = Token(
@@ -118,23 +124,23 @@ def replay_entries(stream: TextStream, prompt_id: str, text: str) -> Iterator[St
             text=text[start : start + EVENT_CHARS],
             replay=True if start == 0 else UNSET,
         )
-        yield StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=token.seq)
+        yield Outgoing(kind=EVENT, data=encode(token), stream=stream.id, seq=token.seq)
 
 
-def end_entry(stream: TextStream, ending: EndOutput) -> StreamText:
+def end_entry(stream: TextStream, ending: EndOutput) -> Outgoing:
     """The prompt is finished."""
     numbered = msgspec.structs.replace(ending, seq=stream.take_seq())
-    return StreamText(kind=OutgoingKind.EVENT, text=encode(numbered), seq=numbered.seq)
+    return Outgoing(kind=EVENT, data=encode(numbered), stream=stream.id, seq=numbered.seq)
 
 
-def prompt_error_entry(stream: TextStream, error: ErrorMessage) -> StreamText:
+def prompt_error_entry(stream: TextStream, error: ErrorMessage) -> Outgoing:
     """The prompt failed or is refused."""
     seq = stream.take_seq()
     numbered = msgspec.structs.replace(error, seq=seq)
-    return StreamText(kind=OutgoingKind.EVENT, text=encode(numbered), seq=seq)
+    return Outgoing(kind=EVENT, data=encode(numbered), stream=stream.id, seq=seq)
 
 
-def closed_entry(stream: OpenStream) -> StreamText:
+def closed_entry(stream: OpenStream) -> Outgoing:
     """The stream's totals; nothing is in flight any more."""
     tally = stream.tally
     closed = Closed(
@@ -145,7 +151,7 @@ def closed_entry(stream: OpenStream) -> StreamText:
         errors=tally.errors,
         cancelled=tally.cancelled,
     )
-    return StreamText(kind=OutgoingKind.CLOSED, text=encode(closed))
+    return Outgoing(kind=OutgoingKind.CLOSED, data=encode(closed), stream=stream.id)
 
 
 def result_group(

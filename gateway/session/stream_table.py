@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.frame_stream import FrameStream
@@ -23,11 +23,12 @@ class StreamTable:
     """
 
     # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
-    __slots__ = ("_last_id", "_max_streams", "_streams", "finished")
+    __slots__ = ("_last_id", "_max_streams", "_streams", "find", "finished")
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
         self._streams: dict[int, AnyStream] = {}
+        self.find: Callable[[int], AnyStream | None] = self._streams.get
         self._last_id = -1
         self.finished: dict[int, TextStream] = {}
 
@@ -42,9 +43,6 @@ class StreamTable:
         """Prompts whose answer is under way, on all streams together."""
         streams = self._streams.values()
         return sum(len(stream.running) for stream in streams if isinstance(stream, TextStream))
-
-    def find(self, stream_id: int) -> AnyStream | None:
-        return self._streams.get(stream_id)
 
     def find_frames(self, stream_id: int) -> FrameStream | None:
         """The stream, if it carries frames or tensors."""

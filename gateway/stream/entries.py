@@ -36,14 +36,14 @@ class OutgoingKind(Enum):
 EVENT, CLOSED = OutgoingKind.EVENT, OutgoingKind.CLOSED
 
 
-# Structs without garbage collection, because one or two of them are made for every token: a frozen
+# Structs without garbage collection, because one of them is made for every token: a frozen
 # dataclass takes ten times as long. They hold nothing that could refer back to them.
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One WebSocket message for the writer; give it to ``Session.handle_sent`` once written.
 
-    ``num_frames`` receipts are complete with this message, the highest for frame ``seq``;
-    ``credit_bytes`` is the payload size of those frames. ``deadline`` (loop time) is the frame's
-    own: a result is still worth having before it.
+    ``seq`` is that of the frame it answers, or of the event. ``num_frames`` receipts are complete
+    with this message, the highest for frame ``seq``; ``credit_bytes`` is the payload size of those
+    frames. ``deadline`` (loop time) is the frame's own: a result is still worth having before it.
     """
 
     kind: OutgoingKind
@@ -54,6 +54,10 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deadline: float | None = None
     num_frames: int = 0
     credit_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
 
 
 class ResultGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -108,20 +112,8 @@ class DropRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-class StreamText(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Any other message of a stream; ``seq`` is that of the frame it answers, or of the event."""
-
-    kind: OutgoingKind
-    text: bytes
-    seq: int | None = None
-    credit_bytes: int = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.text)
-
-
-Entry = ResultGroup | DropRange | StreamText
+# What is encoded already waits as what it will leave as.
+Entry = ResultGroup | DropRange | Outgoing
 
 
 def drop_of(group: ResultGroup, reason: DropReason) -> DropRange:

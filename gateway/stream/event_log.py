@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from gateway.stream.entries import StreamText
+from gateway.stream.entries import Outgoing
 
 # Half a minute at 270 events a second: readers do not outrun that, machines may.
 MAX_EVENTS = 8192
@@ -27,7 +27,7 @@ class EventLog:
     def __init__(self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_events = max_events
         self._max_bytes = max_bytes
-        self._events: deque[StreamText] = deque()
+        self._events: deque[Outgoing] = deque()
         self._acknowledged = -1
         self.next_seq = 0  # of the event to come
         self.size_bytes = 0
@@ -45,7 +45,7 @@ class EventLog:
         """Whether nothing was forgotten that the client has not acknowledged."""
         return self.first_seq <= self._acknowledged + 1
 
-    def append(self, event: StreamText) -> int:
+    def append(self, event: Outgoing) -> int:
         """Keep the event and return how many bytes the log has grown by.
 
         Raises:
@@ -53,7 +53,7 @@ class EventLog:
         """
         if event.seq != self.next_seq:
             raise ValueError(f"event {event.seq} cannot follow {self.next_seq - 1}")
-        num_bytes = len(event.text) + EVENT_BYTES
+        num_bytes = len(event.data) + EVENT_BYTES
         self._events.append(event)
         self.next_seq += 1
         self.size_bytes += num_bytes
@@ -66,7 +66,7 @@ class EventLog:
         self._acknowledged = max(self._acknowledged, min(seq, self.next_seq - 1))
         self._forget(self._acknowledged + 1 - self.first_seq)
 
-    def after(self, last_seq: int) -> tuple[StreamText, ...] | None:
+    def after(self, last_seq: int) -> tuple[Outgoing, ...] | None:
         """Everything that follows ``last_seq`` (-1: from the beginning); None if it is not known.
 
         It is not known when it is forgotten, and when no such event was told yet.
@@ -77,7 +77,7 @@ class EventLog:
 
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
-        assert self.size_bytes == sum(len(e.text) + EVENT_BYTES for e in self._events)
+        assert self.size_bytes == sum(len(e.data) + EVENT_BYTES for e in self._events)
         assert self.size_bytes <= self._max_bytes
         assert len(self._events) <= self._max_events
         assert [event.seq for event in self._events] == list(range(self.first_seq, self.next_seq))
@@ -86,6 +86,6 @@ class EventLog:
         """Let the oldest go (none, if ``num_events`` is negative); returns their bytes."""
         num_bytes = 0
         for _ in range(num_events):
-            num_bytes += len(self._events.popleft().text) + EVENT_BYTES
+            num_bytes += len(self._events.popleft().data) + EVENT_BYTES
         self.size_bytes -= num_bytes
         return num_bytes

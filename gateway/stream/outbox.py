@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from engine.types import DropReason
@@ -45,16 +44,7 @@ def ignore_popped(outgoing: Outgoing) -> None:
     """While there is no session that counts."""
 
 
-@dataclass(slots=True)
-class _Share:
-    """A stream's turn among the others."""
-
-    queue: StreamQueue
-    finish: float = 0.0  # virtual time at which what it has sent is paid off
-    is_scheduled: bool = False
-
-
-_Turn = tuple[float, int, _Share]  # virtual start, number, whose
+_Turn = tuple[float, int, StreamQueue]  # virtual start, number, whose
 
 
 class Outbox:
@@ -89,8 +79,8 @@ class Outbox:
         "_max_control",
         "_meter",
         "_num_scheduled",
+        "_queues",
         "_schedule",
-        "_shares",
         "_virtual_time",
         "may_begin",
         "on_overflow",
@@ -118,7 +108,7 @@ class Outbox:
         self._control: deque[bytes] = deque()
         self._control_bytes = 0
         self._credits: dict[int, Credit] = {}  # the newest per stream
-        self._shares: dict[int, _Share] = {}
+        self._queues: dict[int, StreamQueue] = {}
         self._schedule: list[_Turn] = []  # a heap
         self._virtual_time = 0.0
         self._num_scheduled = 0  # ties leave in the order in which they were scheduled
@@ -135,7 +125,7 @@ class Outbox:
 
     def num_waiting(self, stream: int) -> int:
         """Entries of an open stream."""
-        return len(self._shares[stream].queue)
+        return len(self._queues[stream])
 
     def open_stream(self, stream: int, *, weight: float, keep: Keep) -> None:
         """Make room for a stream; it is forgotten when its ``closed`` is popped.
@@ -143,11 +133,10 @@ class Outbox:
         Raises:
             ValueError: it is open already.
         """
-        if stream in self._shares:
+        if stream in self._queues:
             raise ValueError(f"stream {stream} is open")
         settle = partial(self._settle, stream)
-        queue = StreamQueue(stream, settle, self._meter, weight=weight, keep=keep)
-        self._shares[stream] = _Share(queue)
+        self._queues[stream] = StreamQueue(stream, settle, self._meter, weight=weight, keep=keep)
 
     def put_control(self, message: ServerMessage) -> None:
         """Queue a message about the connection, or a grant, which replaces an older one.
@@ -156,7 +145,7 @@ class Outbox:
             OutboxFull: too many of them wait, or too many bytes.
         """
         if isinstance(message, Credit):
-            if message.stream in self._shares:  # else its ``closed`` has gone out
+            if message.stream in self._queues:  # else its ``closed`` has gone out
                 self._credits[message.stream] = message
         elif len(self._control) >= self._max_control:
             raise OutboxFull(f"{self._max_control} control messages wait for a slow reader")
@@ -173,10 +162,10 @@ class Outbox:
         Raises:
             OutboxFull: no room, and nothing that may be given up.
         """
-        share = self._shares[stream]
-        share.queue.put(entry)
-        if not share.is_scheduled:
-            self._activate(share)
+        queue = self._queues[stream]
+        queue.put(entry)
+        if not queue.is_scheduled:
+            self._activate(queue)
         if self._meter.used > self._max_bytes or self._budget.is_over:
             self._make_room()
         self.on_wake()
@@ -187,7 +176,7 @@ class Outbox:
             outgoing = self._pop_control()
         elif not self._schedule:
             return None
-        elif self._schedule[0][2].queue.droppable_bytes <= LARGE_BYTES:  # as all tokens
+        elif self._schedule[0][2].droppable_bytes <= LARGE_BYTES:  # as all tokens
             outgoing = self._pop_stream(heapq.heappop(self._schedule), now)
         else:
             turn = self._next_turn(now)
@@ -206,12 +195,12 @@ class Outbox:
         self._control.clear()
         self._control_bytes = 0
         self._credits.clear()
-        self._shares.clear()
+        self._queues.clear()
         self._schedule.clear()
 
     def relieve(self) -> None:
         """Make room for other connections: give up what waits and may be, or the connection."""
-        droppable = [s.queue for s in self._shares.values() if s.queue.droppable_bytes]
+        droppable = [queue for queue in self._queues.values() if queue.droppable_bytes]
         for queue in droppable:
             while queue.droppable_bytes:
                 queue.give_up_oldest()
@@ -223,13 +212,13 @@ class Outbox:
     def check_integrity(self) -> None:
         """Assert the sums; tests call it after every step."""
         assert self._control_bytes == sum(map(len, self._control))
-        streams_bytes = sum(share.queue.size_bytes for share in self._shares.values())
+        streams_bytes = sum(queue.size_bytes for queue in self._queues.values())
         assert self._meter.used == self._control_bytes + streams_bytes
-        for share in self._shares.values():
-            share.queue.check_integrity()
-            assert share.is_scheduled == (len(share.queue) > 0)
-        assert len(self._schedule) == sum(s.is_scheduled for s in self._shares.values())
-        assert self._credits.keys() <= self._shares.keys()
+        for queue in self._queues.values():
+            queue.check_integrity()
+            assert queue.is_scheduled == (len(queue) > 0)
+        assert len(self._schedule) == sum(queue.is_scheduled for queue in self._queues.values())
+        assert self._credits.keys() <= self._queues.keys()
 
     def _pop_control(self) -> Outgoing:
         if self._control:
@@ -246,35 +235,35 @@ class Outbox:
         held: list[_Turn] = []
         while schedule and turn is None:
             turn = heapq.heappop(schedule)
-            if turn[2].queue.droppable_bytes > LARGE_BYTES and self._has_to_wait(turn[2], now):
+            if turn[2].droppable_bytes > LARGE_BYTES and self._has_to_wait(turn[2], now):
                 held.append(turn)
                 turn = None
         for waiting in held:
             heapq.heappush(schedule, waiting)
         return turn
 
-    def _has_to_wait(self, share: _Share, now: float) -> bool:
-        return share.queue.next_newest_bytes(now) > LARGE_BYTES and not self.may_begin(now)
+    def _has_to_wait(self, queue: StreamQueue, now: float) -> bool:
+        return queue.next_newest_bytes(now) > LARGE_BYTES and not self.may_begin(now)
 
     def _pop_stream(self, turn: _Turn, now: float) -> Outgoing:
-        start, _, share = turn
+        start, _, queue = turn
         self._virtual_time = start
         # Still marked as scheduled: settling a result may put more into this very queue.
-        outgoing = share.queue.take(now)
-        share.finish = start + len(outgoing.data) / share.queue.weight
-        share.is_scheduled = False
+        outgoing = queue.take(now)
+        queue.finish = start + len(outgoing.data) / queue.weight
+        queue.is_scheduled = False
         if outgoing.kind is CLOSED:
-            del self._shares[share.queue.stream]
-            self._credits.pop(share.queue.stream, None)
-        elif len(share.queue) > 0:
-            self._activate(share)
+            del self._queues[queue.stream]
+            self._credits.pop(queue.stream, None)
+        elif queue.size_bytes > 0:
+            self._activate(queue)
         return outgoing
 
-    def _activate(self, share: _Share) -> None:
-        share.is_scheduled = True
+    def _activate(self, queue: StreamQueue) -> None:
+        queue.is_scheduled = True
         self._num_scheduled += 1
-        start = self._virtual_time if self._virtual_time > share.finish else share.finish
-        heapq.heappush(self._schedule, (start, self._num_scheduled, share))
+        start = self._virtual_time if self._virtual_time > queue.finish else queue.finish
+        heapq.heappush(self._schedule, (start, self._num_scheduled, queue))
 
     def _count_control(self, num_bytes: int) -> None:
         self._control_bytes += num_bytes
@@ -285,11 +274,11 @@ class Outbox:
 
     @property
     def _num_answers(self) -> int:
-        return sum(len(share.queue) for share in self._shares.values())
+        return sum(map(len, self._queues.values()))
 
     def _make_room(self) -> None:
         while self._is_over(self._max_bytes):
-            queues = (share.queue for share in self._shares.values())
+            queues = self._queues.values()
             victim = max(queues, key=lambda queue: queue.droppable_bytes, default=None)
             if victim is None or victim.droppable_bytes == 0:
                 break

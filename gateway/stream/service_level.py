@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 UP_AFTER_S = 1.0  # so long above the limit, for each step
+RELIEVES_AFTER_S = 3.0  # instead, where a level first has to take effect
 DOWN_AFTER_S = 5.0  # so long well below it, for each step
 LEAVE_LOAD = 0.7  # well below
 
@@ -21,11 +22,19 @@ class Level(IntEnum):
     SHED_STANDARD = 5  # nothing new but ``realtime``
 
     @property
+    def up_after_s(self) -> float:
+        """How long the load must stay too high at this level before the next one."""
+        return RELIEVES_AFTER_S if self in _RELIEVING else UP_AFTER_S
+
+    @property
     def label(self) -> str:
         """The name on the wire and in metrics."""
         return self.name.lower()
 
 
+# They change what work costs, which shows only after cameras have heard of it, or steps have run
+# with other weights.
+_RELIEVING = frozenset({Level.LESS_INPUT, Level.CHEAPER_MODEL})
 _URGENT = ("realtime", "outbox", "loop")
 _ALL = (*_URGENT, "standard", "prompts")
 
@@ -61,8 +70,8 @@ def _names(level: Level) -> tuple[str, ...]:
 
 
 class ServiceLevel:
-    """Decides the level from the signals: up one step for each ``UP_AFTER_S`` at or above 1, down
-    one step for each ``DOWN_AFTER_S`` at or below ``LEAVE_LOAD``; in between it stays.
+    """Decides the level from the signals: up one step after the level's ``up_after_s`` at or above
+    1, down one step for each ``DOWN_AFTER_S`` at or below ``LEAVE_LOAD``; in between it stays.
 
     ``update`` is to be called several times a second; ``now`` never falls.
     """
@@ -83,7 +92,7 @@ class ServiceLevel:
         if side != self._side:
             self._side, self._since = side, now
         lasts_s = now - self._since
-        if side > 0 and lasts_s >= UP_AFTER_S:
+        if side > 0 and lasts_s >= self.level.up_after_s:
             self._move(Level(above), now)
         elif side < 0 and lasts_s >= DOWN_AFTER_S:
             self._move(Level(below), now)

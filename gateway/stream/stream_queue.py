@@ -8,14 +8,12 @@ from collections.abc import Callable
 from engine.types import DropReason
 from gateway.stream.byte_budget import ByteMeter
 from gateway.stream.entries import (
-    EVENT,
     DropRange,
     Entry,
     Keep,
     Outgoing,
     OutgoingKind,
     ResultGroup,
-    StreamText,
     drop_of,
 )
 from gateway.wire.codec import encode
@@ -47,6 +45,8 @@ class StreamQueue:
         "_pieces",
         "_settle",
         "droppable_bytes",
+        "finish",
+        "is_scheduled",
         "size_bytes",
         "stream",
         "weight",
@@ -59,6 +59,9 @@ class StreamQueue:
         self.weight = weight
         self.size_bytes = 0  # not yet taken; also counted by ``meter``
         self.droppable_bytes = 0  # of results that may still be given up
+        # Its turn among the others, which is the outbox's business.
+        self.finish = 0.0  # virtual time at which what it has sent is paid off
+        self.is_scheduled = False
         self._settle = settle
         self._meter = meter
         self._keep = keep
@@ -73,9 +76,9 @@ class StreamQueue:
 
     def put(self, entry: Entry) -> None:
         """Append, or extend the last entry if both are drops that may be told as one."""
-        if isinstance(entry, StreamText):
+        if isinstance(entry, Outgoing):
             self._entries.append(entry)
-            num_bytes = len(entry.text)
+            num_bytes = len(entry.data)
             self.size_bytes += num_bytes
             self._meter.add(num_bytes)
             return
@@ -93,10 +96,12 @@ class StreamQueue:
         if self._begun is not None:
             return self._take_part(self._begun)
         entry = self._entries[0]
-        if isinstance(entry, StreamText):
+        if isinstance(entry, Outgoing):
             self._entries.popleft()
-            self._resize(-len(entry.text))
-            return self._outgoing_text(entry)
+            num_bytes = len(entry.data)
+            self.size_bytes -= num_bytes
+            self._meter.add(-num_bytes)
+            return entry
         self._pop()
         if isinstance(entry, DropRange):
             return self._take_drops(entry, now)
@@ -169,7 +174,7 @@ class StreamQueue:
         """``drops``, together with what follows and may be told in the same breath."""
         while self._entries:
             follower = self._entries[0]
-            if isinstance(follower, StreamText):
+            if isinstance(follower, Outgoing):
                 break
             reason = None
             if isinstance(follower, ResultGroup):
@@ -223,19 +228,6 @@ class StreamQueue:
     def _resize(self, num_bytes: int) -> None:
         self.size_bytes += num_bytes
         self._meter.add(num_bytes)
-
-    def _outgoing_text(self, entry: StreamText) -> Outgoing:
-        if entry.kind is EVENT:
-            return Outgoing(kind=EVENT, data=entry.text, stream=self.stream, seq=entry.seq)
-        answers_frame = entry.seq is not None and entry.kind is OutgoingKind.STREAM
-        return Outgoing(
-            kind=entry.kind,
-            data=entry.text,
-            stream=self.stream,
-            seq=entry.seq,
-            num_frames=1 if answers_frame else 0,
-            credit_bytes=entry.credit_bytes,
-        )
 
     def _outgoing_drop(self, drops: DropRange) -> Outgoing:
         message = Drop(

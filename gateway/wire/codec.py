@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.wire.messages import (
     MAX_SEQ,
@@ -95,8 +95,7 @@ class FrameFlags(IntFlag):
 _KNOWN_FLAGS = int(FrameFlags.KEY | FrameFlags.CONFIG | FrameFlags.MORE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameHeader:
+class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The binary header. ``meta_len`` is what was on the wire; encoders compute it themselves.
 
     ``seq`` and ``t_us`` stay below 2**53, because results carry them back as JSON numbers.
@@ -116,8 +115,7 @@ class FrameHeader:
         return bool(self.flags & FrameFlags.MORE)
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryMessage:
+class BinaryMessage(msgspec.Struct, frozen=True):
     """One decoded binary message; ``meta`` and ``payload`` are views of the received bytes."""
 
     header: FrameHeader

@@ -296,13 +296,15 @@ class Token(_Message, frozen=True, tag="token"):
 
 
 class EndOutput(_Message, frozen=True, tag="end"):
-    """One prompt is finished."""
+    """One prompt is finished. ``version`` is of what answered; a cancelled prompt has neither it
+    nor ``usage``."""
 
     stream: StreamId
     id: PromptId
     seq: Seq
     finish_reason: str
     usage: msgspec.Raw | UnsetType = UNSET
+    version: str | UnsetType = UNSET
 
 
 class Closed(_Message, frozen=True, tag="closed"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from engine.config import ModelConfig
 from engine.manifest import Manifest

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from engine.config import LlmConfig
 from engine.llm.client import LlmEngine

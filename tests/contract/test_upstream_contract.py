@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from engine.config import UpstreamConfig
 from engine.llm.upstream.engine import UpstreamEngine

@@ -57,6 +57,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which nothing runs, as when a process is suspended."""
+        self._clock.now += seconds
+
 
 def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Decorate an async test to run on its own ``VirtualTimeLoop``."""

@@ -125,7 +125,7 @@ async def test_an_empty_pipe_is_a_mistake(gateway: FakePageGateway) -> None:
 async def test_nobody_there_is_a_connection_error() -> None:
     code, out, err = await _run("ws://127.0.0.1:9", "Hi")
     assert (code, out) == (ExitCode.CANNOT_CONNECT, "")
-    assert err.startswith("error: ws://127.0.0.1:9: ")
+    assert err.startswith("error: cannot reach ws://127.0.0.1:9/")
 
 
 async def test_a_refused_prompt_fails_with_the_reason(gateway: FakePageGateway) -> None:

@@ -108,6 +108,7 @@ def test_taken_port_is_told_and_ends_with_2(face_clip: Path, options: tuple[str,
         result = _run("demo", *options, "--port", str(port))
     assert result.returncode == 2
     assert f"error: server.port: {port} on 127.0.0.1 is taken" in result.stderr
+    assert result.stdout == ""
 
 
 def test_lossless_clip_gives_one_line_per_frame_in_order(gateway: str, face_clip: Path) -> None:
@@ -206,7 +207,10 @@ def test_nobody_listening_ends_with_4(face_clip: Path) -> None:
         url = f"ws://127.0.0.1:{free.getsockname()[1]}"
         result = _run("stream", str(face_clip), "--model", "centerface", "--url", url)
     assert result.returncode == 4
-    assert f"error: {url}" in result.stderr
+    assert result.stderr == (
+        f"error: cannot reach {url}/v1/stream: nothing listens there; "
+        "start one with `clawstream demo` or `clawstream serve`\n"
+    )
 
 
 def test_serving_a_missing_model_ends_with_3_and_the_command(

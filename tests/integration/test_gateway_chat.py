@@ -80,6 +80,7 @@ async def test_chat_in_one_piece() -> None:
         answer = await client.chat.completions.create(model="fake", messages=MESSAGES)
     assert answer.object == "chat.completion"
     assert answer.id.startswith("chatcmpl-")
+    assert answer.system_fingerprint == "fake-1"
     assert answer.choices[0].message.content == TEXT
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason == "stop"
@@ -111,6 +112,8 @@ async def test_chat_as_a_stream_has_one_chunk_per_token() -> None:
     assert usage.usage is not None
     assert usage.usage.completion_tokens == len(WORDS)
     assert len({chunk.id for chunk in chunks}) == 1
+    told = [chunk.system_fingerprint for chunk in chunks]
+    assert told == [None] * 9 + ["fake-1"] * 2  # known at the end
 
 
 @on_uvloop
@@ -124,6 +127,7 @@ async def test_completions_in_one_piece_and_as_a_stream() -> None:
         chunks = [chunk async for chunk in stream]
     assert [chunk.choices[0].text for chunk in chunks] == list(WORDS)
     assert chunks[-1].choices[0].finish_reason == "stop"
+    assert {whole.system_fingerprint, chunks[-1].system_fingerprint} == {"fake-1"}
     assert [prompt.prompt for prompt in engine.prompts] == ["Once", (1, 2, 3)]
     assert engine.prompts[-1].sampling.max_tokens == 16
 

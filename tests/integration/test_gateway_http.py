@@ -20,6 +20,7 @@ from gateway.config import parse_config
 from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway import running_gateway, size_of, wait_until
 from tests.fakes.picture_headers import jpeg_header
+from tests.fakes.tiny_llm import write_tiny_llm
 from tests.fakes.uvloop_runner import on_uvloop
 
 pytestmark = pytest.mark.integration
@@ -40,10 +41,16 @@ class AnnotatingEngine(FakeEngine):
 
 
 async def post(gateway: Gateway, path: str, **request: Any) -> tuple[int, dict[str, Any]]:
+    return await ask(gateway, path, "POST", **request)
+
+
+async def ask(
+    gateway: Gateway, path: str, method: str, **request: Any
+) -> tuple[int, dict[str, Any]]:
     """Status and JSON; everything but 200 must be a problem."""
     async with (
         aiohttp.ClientSession() as client,
-        client.post(f"{gateway.url}{path}", **request) as response,
+        client.request(method, f"{gateway.url}{path}", **request) as response,
     ):
         body = await response.json(content_type=None)
         if response.status != 200:
@@ -159,6 +166,36 @@ def test_bad_request_is_a_problem(path: str, body: bytes, status: int, slug: str
     run()
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("v1/infer/fake?version=1", ["version", "annotate, deadline_ms", "/versions/N"]),
+        ("v1/infer/fake/versions/1?deadline=9", ["deadline", "annotate, deadline_ms"]),
+        ("v1/infer/none?annotate=boxes&anotate=blur", ["anotate", "annotate, deadline_ms"]),
+        ("v1/stream?tickets=a", ["tickets", "ticket"]),
+    ],
+)
+def test_query_that_nobody_reads_is_refused_with_the_names_that_are(
+    path: str, words: list[str]
+) -> None:
+    @on_uvloop
+    async def run() -> None:
+        async with running_gateway() as gateway:
+            method = "GET" if "stream" in path else "POST"
+            status, problem = await ask(gateway, path, method)
+            assert (status, problem["type"]) == (400, "urn:clawstream:problem:unsupported-option")
+            assert all(word in problem["detail"] for word in words)
+            assert ("/versions/N" in problem["detail"]) == ("/versions/N" in words)
+
+    run()
+
+
+@on_uvloop
+async def test_paths_without_a_query_of_their_own_take_any() -> None:
+    async with running_gateway() as gateway:
+        assert (await ask(gateway, "v1/models?api-version=1", "GET"))[0] == 200
+
+
 @on_uvloop
 async def test_malformed_forms_are_problems() -> None:
     async with running_gateway() as gateway:
@@ -190,6 +227,33 @@ async def test_engine_outcomes_are_problems() -> None:
         started_at = asyncio.get_running_loop().time()
         assert (await post(gateway, path, data=PICTURE))[0] == 504
         assert asyncio.get_running_loop().time() - started_at < 0.5
+
+
+def test_language_model_is_refused_before_a_picture_is_read(tmp_path: Path) -> None:
+    model = {"path": str(write_tiny_llm(tmp_path / "tiny"))}
+    config = {"models": {"tiny": model}, "server": {"port": 0, "shutdown_budget_s": 2.0}}
+
+    @on_uvloop
+    async def run() -> None:
+        gateway = Gateway(parse_config(config), store=ModelStore(tmp_path))
+        await gateway.listen()
+        try:
+            for path in ("/v1/infer/tiny", "/v1/infer/tiny/versions/1"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+                lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 9", "", "")
+                writer.write("\r\n".join(lines).encode())  # and no body
+                async with asyncio.timeout(5):
+                    answer = await reader.readuntil(b"}")
+                writer.close()
+                await writer.wait_closed()
+                assert answer.startswith(b"HTTP/1.1 400")
+                problem = json.loads(answer.partition(b"\r\n\r\n")[2])
+                assert problem["type"] == "urn:clawstream:problem:unsupported-option"
+                assert "/v1/chat/completions" in problem["detail"]
+        finally:
+            await gateway.aclose()
+
+    run()
 
 
 @on_uvloop

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config_sections import LimitsConfig
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import OutgoingKind, StreamText
+from gateway.stream.entries import Outgoing, OutgoingKind
 from gateway.stream.event_log import EventLog
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import Ack, Closed, EndInput, EndOutput, Ping, Prompt, StreamKind, Token
@@ -41,7 +41,7 @@ def test_a_log_tells_everything_that_follows_or_nothing(
             log.acknowledge(step)
             acknowledged = max(acknowledged, min(step, len(told) - 1))
         else:
-            log.append(StreamText(kind=OutgoingKind.EVENT, text=b"x", seq=len(told)))
+            log.append(Outgoing(kind=OutgoingKind.EVENT, data=b"x", seq=len(told)))
             told.append(len(told))
         log.check_integrity()
     events = log.after(asked)

@@ -10,8 +10,8 @@
  * type DISCONNECTED. Nothing is asked a second time.
  *
  * Events (CustomEvent, read `detail`): `opened`, `token` {id, seq, text, numTokens, pace, timing} with
- * null for what was not told, `end` {id, seq, finishReason, usage}, `error` {id, seq, problem, retryable} with
- * id null when it is about the stream, `closed`.
+ * null for what was not told, `end` {id, seq, finishReason, usage, version} (both null for
+ * a cancelled prompt), `error` {id, seq, problem, retryable} with id null when it is about the stream, `closed`.
  */
 
 import { MAX_TEXT_BYTES, ProtocolError } from "./protocol.js";
@@ -142,10 +142,10 @@ export class PromptStream extends ServedStream {
     this._emit("token", { id, seq, text, numTokens, pace, timing: readTiming(timing) });
   }
 
-  #onEnd({ id, seq, finish_reason: finishReason, usage }) {
+  #onEnd({ id, seq, finish_reason: finishReason, usage = null, version = null }) {
     if (!this.#inFlight.delete(id)) return;
     this.#totals.ended += 1;
-    this._emit("end", { id, seq, finishReason, usage: usage ?? null });
+    this._emit("end", { id, seq, finishReason, usage, version });
   }
 
   #onError({ id, seq, problem, retryable }) {

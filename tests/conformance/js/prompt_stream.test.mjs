@@ -83,8 +83,8 @@ test("answers that run in parallel are told apart", async () => {
   socket.receive(end(first, 4, { finish_reason: "length" }));
   assert.deepEqual(tokens.map(({ id, text }) => id + text), ["p2B", "p1A", "p1a"]);
   assert.deepEqual(ends, [
-    { id: "p2", seq: 2, finishReason: "stop", usage: { completion_tokens: 1 } },
-    { id: "p1", seq: 4, finishReason: "length", usage: null },
+    { id: "p2", seq: 2, finishReason: "stop", usage: { completion_tokens: 1 }, version: null },
+    { id: "p1", seq: 4, finishReason: "length", usage: null, version: null },
   ]);
   assert.deepEqual(stream.statistics(), { sent: 2, ended: 2, errors: 0, inFlight: 0, receiptsAddUp: true });
 });
@@ -97,7 +97,8 @@ test("the golden token and end messages are understood", async () => {
   socket.receive({ ...golden("token"), stream: 1, seq: 0 });
   socket.receive({ ...golden("end of a prompt"), stream: 1, seq: 1 });
   assert.equal(tokens[0].text, 'Hel"lo\n');
-  assert.deepEqual(ends[0], { id: "p1", seq: 1, finishReason: "length", usage: { completion_tokens: 9 } });
+  const usage = { completion_tokens: 9 };
+  assert.deepEqual(ends[0], { id: "p1", seq: 1, finishReason: "length", usage, version: "1+int8" });
 });
 
 test("an error replaces the end of its prompt", async () => {

@@ -11,6 +11,7 @@ import pytest
 from engine.api import TENSOR_PIPELINE, Model, decode, find_manifest, load_model
 from engine.api_thread import EngineThread
 from engine.config import GpuConfig, ModelConfig
+from engine.errors import StartupError
 from engine.manifest import Manifest
 from engine.tensors import pack
 from engine.types import Attachment, AttachmentKind, Result
@@ -38,7 +39,7 @@ def test_a_pipeline_can_be_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nothing\.onnx does not exist"):
+    with pytest.raises(StartupError, match=r"nothing\.onnx does not exist"):
         find_manifest(tmp_path / "nothing.onnx", None)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -64,6 +65,29 @@ def test_every_command_teaches_by_example(command: str) -> None:
     assert f"clawstream {command}" in result.output
 
 
+def _commands() -> list[tuple[tuple[str, ...], str]]:
+    """Every command, as it is called, and its help."""
+    root = typer.main.get_group(app)
+    found: list[tuple[tuple[str, ...], str]] = [((), root.help or "")]
+    for name, command in root.commands.items():
+        found.append(((name,), command.help or ""))
+        for sub_name, below in getattr(command, "commands", {}).items():
+            found.append(((name, sub_name), below.help or ""))
+    return found
+
+
+@pytest.mark.parametrize(("names", "text"), _commands())
+def test_help_flows_around_whole_examples_at_80_columns(names: tuple[str, ...], text: str) -> None:
+    shown = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    lines = [line.strip() for line in shown.output.splitlines()]
+    assert "Exit codes: 0 ok" in shown.output
+    for paragraph in text.split("\n\n"):
+        if paragraph.startswith(" "):
+            assert {line.strip() for line in paragraph.splitlines()} <= set(lines)
+        else:
+            assert "\n" not in paragraph
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["models", "pull"]])
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert _run(*arguments).exit_code == 2
@@ -101,6 +125,33 @@ def test_info_shows_the_manifest(home: Path) -> None:
     assert "name: centerface version 1" in result.output
     assert "licence: MIT" in result.output
     assert f"model: {home}/models/centerface/1/model.onnx" in result.output
+
+
+def test_info_leaves_out_what_a_language_model_has_not(home: Path) -> None:
+    directory = home / "models" / "smollm2-135m" / "1"
+    directory.mkdir(parents=True)
+    manifest = Manifest(name="smollm2-135m", kind="chat", description="old", files={"model": "m"})
+    (directory / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    (directory / "m").mkdir()
+    result = _run("models", "info", "smollm2-135m")
+    assert result.exit_code == 0
+    keys = [line.partition(":")[0] for line in result.output.splitlines()]
+    assert keys == ["name", "description", "licence", "kind", "model", "versions here"]
+    assert "4,096 tokens of context, 8,192 at most" in result.output
+
+
+def test_info_takes_no_text_for_markup(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(home, "centerface")
+    found = [{"version": "[/x]", "role": "[bold]", "reason": "[/y]"}]
+    monkeypatch.setattr("gateway.commands.models.versions_of", lambda *_: found)
+    result = _run("models", "info", "centerface", "--url", "ws://127.0.0.1:1")
+    assert "version [/x]: [bold]: [/y]\n" in result.output
+
+
+def test_info_of_an_unknown_name_lists_models_and_clips() -> None:
+    result = _run("models", "info", "nothing")
+    assert result.exit_code == 2
+    assert "centerface, efficientnet-lite0, face, smollm2-135m, street" in result.stderr
 
 
 @pytest.mark.parametrize(("name", "licence"), [("centerface", "MIT"), ("face", "BSD")])
@@ -167,6 +218,22 @@ def test_check_config_shows_what_would_be_served(home: Path, tmp_path: Path) -> 
     assert "model centerface: version 1; workers 2" in result.output
     assert result.output.endswith("\nok\n")
     assert "secret" not in result.output
+
+
+def test_check_config_tells_cheaper_weights_and_an_inference_table_without_a_use(
+    home: Path, tmp_path: Path
+) -> None:
+    _install(home, "centerface")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "config.json").write_text("{}")
+    file = tmp_path / "gateway.toml"
+    inference = '[inference]\nweights = "fp32"\ncheaper_weights = "int8"\n'
+    file.write_text(f"{inference}[models.centerface]\n")
+    assert "warning: inference: changes nothing" in _run("check-config", str(file)).output
+    file.write_text(f'{inference}[models.words]\npath = "{tmp_path}/words"\n')
+    shown = _run("check-config", str(file)).output
+    assert "weights fp32, cheaper int8, max_batch_size" in shown
+    assert "warning" not in shown
 
 
 def test_check_config_names_every_missing_model_and_ends_with_3(home: Path, tmp_path: Path) -> None:

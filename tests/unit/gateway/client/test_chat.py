@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway.client import chat
-from gateway.client.chat import ChatStream, chat_spec
+from gateway.client.chat import ChatStream, TextEvent, chat_spec
 from gateway.client.errors import LostError, StreamError
 from gateway.wire.messages import (
     Ack,
@@ -81,19 +81,43 @@ def token(seq: int, text: str = "x") -> Token:
     return Token(stream=3, id="1", seq=seq, text=text)
 
 
-def end(seq: int, reason: str = "stop", usage: bytes | None = None) -> EndOutput:
+def end(
+    seq: int,
+    reason: str = "stop",
+    usage: bytes | None = None,
+    version: str | msgspec.UnsetType = msgspec.UNSET,
+) -> EndOutput:
     raw = msgspec.UNSET if usage is None else msgspec.Raw(usage)
-    return EndOutput(stream=3, id="1", seq=seq, finish_reason=reason, usage=raw)
+    return EndOutput(stream=3, id="1", seq=seq, finish_reason=reason, usage=raw, version=version)
 
 
 async def read(stream: ChatStream) -> list[str]:
     return [event.text async for event in stream]
 
 
+async def read_events(stream: ChatStream) -> list[TextEvent]:
+    return [event async for event in stream]
+
+
 async def started(stream: ChatStream) -> asyncio.Task[list[str]]:
     reading = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     return reading
+
+
+@pytest.mark.parametrize(("told", "version"), [("1+int8", "1+int8"), (msgspec.UNSET, None)])
+async def test_the_last_event_names_the_version_that_answered_if_it_is_told(
+    told: str | msgspec.UnsetType, version: str | None
+) -> None:
+    stream, _ = a_chat()
+    reading = asyncio.create_task(read_events(stream))
+    await asyncio.sleep(0)
+    opened(stream)
+    stream.on_message(token(0))
+    stream.on_message(end(1, version=told))
+    stream.on_message(CLOSED)
+    assert [event.version for event in await reading] == [None, version]
+    assert stream.version == version
 
 
 async def test_everything_is_asked_in_one_go() -> None:

@@ -6,16 +6,25 @@ import pytest
 from rich.console import Console
 
 from gateway.client.statistics import StreamStatistics
-from gateway.commands.report import report_table
+from gateway.commands.report import print_report
 
 pytestmark = pytest.mark.unit
 
 
 def _rows(statistics: StreamStatistics, seconds: float) -> list[list[str]]:
     written = StringIO()
-    Console(width=80, file=written).print(report_table(statistics, seconds, "run"))
+    print_report(Console(width=80, file=written), statistics, seconds, "run")
     cells = [line.strip("│").split("│") for line in written.getvalue().splitlines()]
     return [[cell.strip() for cell in row] for row in cells if len(row) == 2]
+
+
+def test_title_is_one_line_and_no_line_ends_with_blanks() -> None:
+    written = StringIO()
+    title = f"{'a_very_long_name_of_a_clip_' * 4}.mp4 -> centerface, 10.0 s"
+    print_report(Console(width=80, file=written), StreamStatistics(), 10.0, title)
+    lines = written.getvalue().splitlines()
+    assert lines[0] == title
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_table_has_every_count() -> None:

@@ -17,7 +17,7 @@ from gateway.stream.outbox import Outbox
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import ErrorMessage, Ping
 from tests.fakes.sockets import FakeSocket, RecordingSession
-from tests.fakes.virtual_time import run_until, settle, virtual_time
+from tests.fakes.virtual_time import VirtualTimeLoop, run_until, settle, virtual_time
 
 pytestmark = pytest.mark.unit
 
@@ -190,6 +190,37 @@ async def test_reader_that_stalls_is_aborted_at_the_deadline() -> None:
     assert (await rig.ending()).code == CloseCode.SLOW_READER
     assert rig.socket.is_aborted
     assert rig.socket.sent == []
+
+
+@virtual_time
+async def test_a_reader_that_read_on_while_the_process_slept_stays() -> None:
+    rig = await start()
+    rig.socket.stall()
+    rig.outbox.put_control(Ping(t=1))
+    await run_until(1.0)
+    stand_still(60.0)
+    await settle()  # timers are first in a loop's turn, sockets come after them
+    rig.socket.resume()
+    await run_until(120.0)
+    assert not rig.run.done()
+    assert rig.outbox.is_empty
+
+
+@virtual_time
+async def test_a_reader_that_stalls_on_after_the_sleep_is_aborted_at_the_next_deadline() -> None:
+    rig = await start()
+    rig.socket.stall()
+    rig.outbox.put_control(Ping(t=1))
+    await run_until(1.0)
+    stand_still(60.0)
+    await run_until(66.5)
+    assert (await rig.ending()).code == CloseCode.SLOW_READER
+
+
+def stand_still(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(seconds)
 
 
 @virtual_time

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,21 @@ def test_a_lagging_loop_sheds_class_after_class_and_never_realtime() -> None:
     gateway.pressure.check(Priority.REALTIME)
     shed = gateway.pressure.statistics().shed
     assert shed == {Priority.BACKGROUND: 1, Priority.STANDARD: 1}
+
+
+def test_a_step_up_is_a_warning_with_its_cause_and_one_down_is_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway = Gateway()
+    gateway.readings = replace(CALM, loop_lag_s=0.05)
+    gateway.loop.advance(1.5)
+    gateway.readings = CALM
+    gateway.loop.advance(6)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "service level rises to no_extras, loop at 250 %"),
+        ("INFO", "service level eases to normal, load at 0 %"),
+    ]
 
 
 def test_standard_work_that_waits_sheds_background_only() -> None:

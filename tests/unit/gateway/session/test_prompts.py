@@ -93,7 +93,7 @@ def test_every_token_is_one_event_and_then_comes_the_end_with_usage() -> None:
     lane.answer(1, finished("length", completion_tokens=3))
     (end,) = client.receive()
     assert isinstance(end, EndOutput)
-    assert (end.seq, end.finish_reason) == (2, "length")
+    assert (end.seq, end.finish_reason, end.version) == (2, "length", "1")
     assert msgspec.json.decode(bytes(end.usage))["completion_tokens"] == 3
     assert receipts(client).results == receipts(client).accepted == 1
     assert client.registry.statistics().texts["fake"].tokens == 3

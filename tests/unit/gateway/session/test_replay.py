@@ -9,7 +9,7 @@ import pytest
 from gateway.config_sections import PacingConfig
 from gateway.session.replay import GROUP, Replay, kept_bytes
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import OutgoingKind, StreamText
+from gateway.stream.entries import Outgoing, OutgoingKind
 from gateway.stream.leaky_bucket import LeakyBucket
 from gateway.wire.codec import encode
 from gateway.wire.messages import Prompt, StreamKind, Token
@@ -42,9 +42,9 @@ def speak(client: SessionClient, lane: ScriptedLane, seconds: float) -> list[Tok
     return heard
 
 
-def event(seq: int) -> StreamText:
+def event(seq: int) -> Outgoing:
     token = Token(stream=1, id="p0", seq=seq, text="")
-    return StreamText(kind=OutgoingKind.EVENT, text=encode(token), seq=seq)
+    return Outgoing(kind=OutgoingKind.EVENT, data=encode(token), stream=1, seq=seq)
 
 
 def replaying(*, num_events: int) -> tuple[SessionClient, Replay]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.stream.entries import OutgoingKind, StreamText
+from gateway.stream.entries import Outgoing, OutgoingKind
 from gateway.stream.event_log import EVENT_BYTES, EventLog
 
 pytestmark = pytest.mark.unit
 
 
-def event(seq: int, text: bytes = b"x") -> StreamText:
-    return StreamText(kind=OutgoingKind.EVENT, text=text, seq=seq)
+def event(seq: int, text: bytes = b"x") -> Outgoing:
+    return Outgoing(kind=OutgoingKind.EVENT, data=text, seq=seq)
 
 
 def a_log(num_events: int, **bounds: int) -> EventLog:

@@ -12,7 +12,6 @@ from gateway.stream.entries import (
     Outgoing,
     OutgoingKind,
     ResultGroup,
-    StreamText,
 )
 from gateway.stream.outbox import KEPT_FACTOR, LARGE_BYTES, Outbox, OutboxFull
 from gateway.stream.output_budget import OutputBudget
@@ -60,8 +59,8 @@ def a_drop(seq: int, reason: DropReason = DropReason.SUPERSEDED) -> DropRange:
     )
 
 
-def closed(stream: int) -> StreamText:
-    return StreamText(kind=OutgoingKind.CLOSED, text=b"closed %d" % stream)
+def closed(stream: int) -> Outgoing:
+    return Outgoing(kind=OutgoingKind.CLOSED, data=b"closed %d" % stream, stream=stream)
 
 
 def drain(outbox: Outbox, now: float = 0.0) -> list[Outgoing]:

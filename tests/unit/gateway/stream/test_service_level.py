@@ -6,6 +6,7 @@ import pytest
 
 from gateway.stream.service_level import (
     DOWN_AFTER_S,
+    RELIEVES_AFTER_S,
     UP_AFTER_S,
     Level,
     ServiceLevel,
@@ -29,6 +30,26 @@ def test_pressure_goes_up_one_step_at_a_time_and_no_further_than_the_last() -> N
     assert all(b - a in (0, 1) for a, b in pairwise(levels))
     first = levels.index(Level.NO_EXTRAS)
     assert (first + 1) * TICK_S == pytest.approx(UP_AFTER_S + TICK_S)
+
+
+def test_a_level_that_relieves_has_time_to_before_the_next_step() -> None:
+    levels = run(ServiceLevel(0.0), Signals(loop=1.5), 20)
+    starts = [levels.index(level) * TICK_S for level in list(Level)[1:]]
+    spent = dict(zip(list(Level)[1:], (b - a for a, b in pairwise(starts)), strict=False))
+    assert spent == {
+        Level.NO_EXTRAS: UP_AFTER_S,
+        Level.LESS_INPUT: RELIEVES_AFTER_S,
+        Level.CHEAPER_MODEL: RELIEVES_AFTER_S,
+        Level.SHED_BACKGROUND: UP_AFTER_S,
+    }
+
+
+def test_load_that_falls_before_the_relief_is_over_sheds_nobody() -> None:
+    service = ServiceLevel(0.0)
+    run(service, Signals(prompts=2.0), 5.5)
+    assert service.level is Level.CHEAPER_MODEL
+    run(service, Signals(prompts=2.0), RELIEVES_AFTER_S - 0.5, now=5.5)
+    assert set(run(service, Signals(prompts=0.8), 60, now=8.0)) == {Level.CHEAPER_MODEL}
 
 
 def test_a_short_burst_changes_nothing() -> None:

@@ -12,7 +12,8 @@ PEAK_SPAN_S = 0.5
 
 class ArrivalRate:
     """Count over span of the last arrivals: bursts do not make it swing, as they do a mean of
-    gaps."""
+    gaps. As of the last arrival, so that what is derived from it does not move while nothing
+    comes: a window that is longer each time one asks ends no sooner than its limit."""
 
     def __init__(self) -> None:
         self._arrivals: deque[float] = deque(maxlen=RATE_SAMPLES)
@@ -21,17 +22,18 @@ class ArrivalRate:
     def note(self, now: float) -> None:
         self._arrivals.append(now)
         self._is_trusted = self._is_trusted or len(self._arrivals) >= RATE_TRUSTED
+        while self._arrivals[0] < now - RATE_HORIZON_S:
+            self._arrivals.popleft()
 
-    def per_second(self, now: float) -> float | None:
+    @property
+    def per_second(self) -> float | None:
         """None until enough arrivals were seen once."""
         if not self._is_trusted:
             return None
-        while self._arrivals and self._arrivals[0] < now - RATE_HORIZON_S:
-            self._arrivals.popleft()
-        if len(self._arrivals) < 2:
-            return 0.0
-        span_s = now - self._arrivals[0]
-        return (len(self._arrivals) - 1) / span_s if span_s > 0 else float("inf")
+        span_s = self._arrivals[-1] - self._arrivals[0]
+        if span_s > 0:
+            return (len(self._arrivals) - 1) / span_s
+        return 0.0 if len(self._arrivals) == 1 else float("inf")
 
 
 class RecentPeak:

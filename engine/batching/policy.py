@@ -187,7 +187,7 @@ class BatchPolicy:
         buckets.sort(key=self._queued.__getitem__, reverse=True)
         head = self._most_urgent(now).head().ring.head()
         assert head is not None
-        is_due = not full or now >= self._window_end(now)
+        is_due = not full or now >= self._window_end()
         if is_due or head.bucket in full:
             buckets = [head.bucket, *(bucket for bucket in buckets if bucket != head.bucket)]
         return buckets
@@ -198,7 +198,7 @@ class BatchPolicy:
         is_full = any(count >= self._limit(bucket) for bucket, count in self._queued.items())
         if is_full or self._is_everybody_in(now):
             return now
-        closes_at = self._window_end(now)
+        closes_at = self._window_end()
         if self._num_timed == 0:
             return closes_at
         # Fewer lanes than one batch has items: this stays short.
@@ -212,12 +212,12 @@ class BatchPolicy:
                 closes_at = min(closes_at, deadline - wait_s - answer_s)
         return closes_at
 
-    def _window_end(self, now: float) -> float:
+    def _window_end(self) -> float:
         """The window starts with the item that has waited longest, not with this question: a
         steady trickle cannot postpone the batch, and what waited for a worker goes at once.
         """
         opened_at = self._waiting_since()
-        rate = self._rate.per_second(now)
+        rate = self._rate.per_second
         if rate is None:
             return opened_at + self._window_s
         if rate * self._window_s < 1.0:

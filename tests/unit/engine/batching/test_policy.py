@@ -145,6 +145,13 @@ def test_the_window_is_no_longer_than_the_batch_takes_to_fill_up() -> None:
     assert bench.policy.next_wakeup(1.0) == pytest.approx(1.0 + 3 / 2000.0, rel=0.05)
 
 
+def test_the_windows_end_does_not_move_with_the_question() -> None:
+    bench = PolicyBench(max_batch_size=4)
+    arrivals(bench, per_second=2000.0, until=1.0)
+    bench.offer(bench.lane(), now=1.0)
+    assert len({bench.policy.next_wakeup(1.0 + number / 10_000) for number in range(10)}) == 1
+
+
 def test_a_batch_closes_early_enough_for_its_nearest_deadline() -> None:
     bench = PolicyBench(max_batch_size=8, run_s=0.002)
     lane = bench.lane()

@@ -209,7 +209,9 @@ class BatchPolicy:
                 assert head is not None
                 size = self._queued[head.bucket]
                 answer_s = self._cost.predict_answer(size, head.bucket)
-                closes_at = min(closes_at, deadline - wait_s - answer_s)
+                # The worker begins no earlier than it is free, however early it gets the batch.
+                last_start = deadline - answer_s
+                closes_at = min(closes_at, last_start if last_start >= now + wait_s else now)
         return closes_at
 
     def _window_end(self) -> float:

@@ -152,13 +152,23 @@ def test_the_windows_end_does_not_move_with_the_question() -> None:
     assert len({bench.policy.next_wakeup(1.0 + number / 10_000) for number in range(10)}) == 1
 
 
+def test_a_busy_worker_does_not_move_the_closing_with_the_question() -> None:
+    bench = PolicyBench(max_batch_size=8, run_s=0.002)
+    bench.policy.note_demand(9, 1.0)
+    bench.offer(bench.lane(), now=1.0, deadline=1.005)
+    times = [1.0 + number / 10_000 for number in range(10)]
+    free_at = 1.003 - 1e-9
+    assert len({bench.policy.next_wakeup(now, wait_s=free_at - now) for now in times}) == 1
+
+
 def test_a_batch_closes_early_enough_for_its_nearest_deadline() -> None:
     bench = PolicyBench(max_batch_size=8, run_s=0.002)
     lane = bench.lane()
     bench.policy.note_demand(9, 1.0)
     bench.offer(lane, now=1.0, deadline=1.005)
     assert bench.policy.next_wakeup(1.0) == pytest.approx(1.003)
-    assert bench.policy.next_wakeup(1.0, wait_s=0.001) == pytest.approx(1.002)
+    assert bench.policy.next_wakeup(1.0, wait_s=0.002) == pytest.approx(1.003)
+    assert bench.policy.next_wakeup(1.0, wait_s=0.004) == 1.0  # hardly in time if it goes now
     assert bench.batch_lanes(now=1.0) is None
     assert bench.batch_lanes(now=1.0031) == [lane]
 

@@ -62,7 +62,9 @@ def config(folder: Path) -> str:
     model = folder / "null.onnx"
     model.write_bytes(b"")
     model.with_suffix(".toml").write_text(DESCRIPTION)
-    return f'[models.null]\npath = "{model}"\nmax_batch_size = 32\n'
+    # One stream alone sends more than a client is allowed by default.
+    limits = "[limits]\nmax_messages_per_s = 100000\n"
+    return f'{limits}[models.null]\npath = "{model}"\nmax_batch_size = 32\n'
 
 
 def sweep(

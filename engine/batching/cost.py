@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.batching.curve import RunCurve
+from engine.batching.curve import TOLERANCE, RunCurve
 from engine.batching.samples import Samples
 
 _LEAD_RUNS = 0.25  # share of a run by which the run before may end early
@@ -61,9 +61,15 @@ class CostModel:
         prepare_s = size * self._prepare_s.high
         return _LEAD_RUNS * self.predict(size, bucket) + _LEAD_PREPARES * prepare_s
 
-    def best_batch_size(self, ceiling: int, bucket: int = 0) -> int:
+    def best_batch_size(
+        self, ceiling: int, bucket: int = 0, *, tolerance: float = TOLERANCE
+    ) -> int:
         """See :meth:`RunCurve.best_batch_size`; at most ``ceiling``."""
-        return self._curve(bucket).best_batch_size(ceiling)
+        return self._curve(bucket).best_batch_size(ceiling, tolerance)
+
+    def size_to_try(self, size: int, ceiling: int, bucket: int = 0) -> int | None:
+        """See :meth:`RunCurve.size_to_try`."""
+        return self._curve(bucket).size_to_try(size, ceiling)
 
     def _curve(self, bucket: int) -> RunCurve:
         curve = self._curves.get(bucket)

@@ -38,7 +38,7 @@ class RunCurve:
         self._explores = not measured
         self._explored: dict[int, Samples] = {}  # by size, while exploring
         self._load = Samples(default=1.0, prior=1.0 if measured else None)
-        self._best: dict[int, int] = {}  # by ceiling, until the shape changes
+        self._best: dict[tuple[int, float], int] = {}  # until the shape changes
         self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # (size, run / shape)
 
     def observe(self, size: int, run_s: float) -> None:
@@ -60,20 +60,29 @@ class RunCurve:
         """Run time that nine in ten batches of ``size`` items keep."""
         return self._shape_at(size) * self._load.high if self._sizes else 0.0
 
-    def best_batch_size(self, ceiling: int) -> int:
-        """The smallest measured size <= ``ceiling`` whose throughput is within ``TOLERANCE`` of
+    def best_batch_size(self, ceiling: int, tolerance: float = TOLERANCE) -> int:
+        """The smallest measured size <= ``ceiling`` whose throughput is within ``tolerance`` of
         the best; while exploring, the size that is to be measured next.
         """
-        best = self._best.get(ceiling)
+        best = self._best.get((ceiling, tolerance))
         if best is None:
             untried = self._untried(ceiling) if self._explores else None
-            best = self._best[ceiling] = untried or self._most_worthwhile(ceiling)
+            best = untried or self._most_worthwhile(ceiling, tolerance)
+            self._best[ceiling, tolerance] = best
         return best
 
-    def _most_worthwhile(self, ceiling: int) -> int:
+    def size_to_try(self, size: int, ceiling: int) -> int | None:
+        """The next larger measured size <= ``ceiling``, if it may be as good as ``size``."""
+        larger = next((each for each in self._sizes if each > size), None)
+        if larger is None or larger > ceiling or self._explores:
+            return None
+        least_run_s = self._shape_at(size) * larger / size * (1 + TOLERANCE)
+        return larger if self._shape[larger] <= least_run_s else None
+
+    def _most_worthwhile(self, ceiling: int, tolerance: float) -> int:
         sizes = [size for size in self._sizes if size <= ceiling and self._is_judged(size)]
         throughput = {size: size / self._shape[size] for size in sizes}
-        enough = max(throughput.values(), default=0.0) * (1 - TOLERANCE)
+        enough = max(throughput.values(), default=0.0) * (1 - tolerance)
         return next((size for size in sizes if throughput[size] >= enough), ceiling)
 
     def _untried(self, ceiling: int) -> int | None:

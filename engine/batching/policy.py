@@ -22,6 +22,9 @@ ACTIVITY_HORIZON_S = 2.0  # a lane is live while its last offer is no older than
 # So often a batch is as small as the lane whose turn it is needs, whatever that costs the others:
 # a stream of short deadlines among long batches is not starved.
 TURN_PERIOD_S = 0.1
+PATIENT_BATCHES = 8  # who waits behind so many loses little if one of them is larger
+PATIENT_TOLERANCE = 0.01  # of throughput, for a smaller batch where latency is no matter
+TRIAL_PERIOD = 16  # batches
 _MIN_RETRY_S = 0.05
 
 
@@ -49,6 +52,7 @@ class BatchPolicy:
         self._rate = ArrivalRate()
         self._demand: RecentPeak | None = None
         self._turn_kept_at = -math.inf
+        self._num_untried = 0  # batches, since a larger size was tried
 
     @property
     def num_queued(self) -> int:
@@ -252,6 +256,24 @@ class BatchPolicy:
     def _limit(self, bucket: int) -> int:
         return self._cost.best_batch_size(self._max_batch_size, bucket)
 
+    def _patient_size(self, bucket: int) -> int:
+        """The limit; where so much waits that nobody loses by a larger batch, the size with the
+        best throughput, and now and then the next larger one. What a batch costs beside its run, on
+        a core that it shares with the gateway, shows only while the gateway works: no warm-up can
+        measure it.
+        """
+        limit, backlog = self._limit(bucket), self._queued[bucket] // PATIENT_BATCHES
+        if backlog < limit:
+            return limit
+        size = self._cost.best_batch_size(self._max_batch_size, bucket, tolerance=PATIENT_TOLERANCE)
+        larger = self._cost.size_to_try(size, min(backlog, self._max_batch_size), bucket)
+        if larger is not None:
+            self._num_untried += 1
+            if self._num_untried >= TRIAL_PERIOD:
+                self._num_untried = 0
+                return larger
+        return size if size <= backlog else limit
+
     def _drain_s(self) -> float:
         """How long the workers take for what is queued."""
         drain_s = _MIN_RETRY_S
@@ -267,7 +289,7 @@ class BatchPolicy:
         deadline is so near that they would make it small.
         """
         if self._num_timed == 0:
-            return min(self._limit(bucket), self._queued[bucket])
+            return min(self._patient_size(bucket), self._queued[bucket])
         deadlines = heapq.nlargest(
             self._limit(bucket),
             (

@@ -185,6 +185,34 @@ def test_the_measured_curve_limits_the_batch() -> None:
 # --- shape buckets
 
 
+def served_sizes(per_item_s: float, per_batch_s: float, num_queued: int) -> list[int]:
+    """Batches of a backlog that never ends, of a model whose warm-up saw no cost of a batch."""
+    bench = PolicyBench(max_batch_size=8)
+    bench.cost.seed({size: per_item_s * size for size in (1, 2, 4, 8)})
+    lane, sizes = bench.lane(), []
+    for _ in range(1000):
+        while bench.policy.num_queued < num_queued:
+            bench.offer(lane)
+        sizes.append(len(bench.batch_lanes(now=0.0) or []))
+        bench.cost.observe_run(sizes[-1], per_item_s * sizes[-1] + per_batch_s)
+    return sizes[-160:]
+
+
+def test_a_backlog_finds_out_what_a_batch_costs_beside_its_items() -> None:
+    sizes = served_sizes(0.012, 0.0012, num_queued=90)
+    assert set(sizes) <= {4, 8}
+
+
+def test_where_company_saves_nothing_a_backlog_keeps_to_one() -> None:
+    sizes = served_sizes(0.020, 0.0, num_queued=90)
+    assert set(sizes) == {1, 2}
+    assert sum(size == 1 for size in sizes) == 150
+
+
+def test_without_a_backlog_no_larger_size_is_tried() -> None:
+    assert set(served_sizes(0.020, 0.0, num_queued=10)) == {1}
+
+
 def test_a_batch_has_items_of_one_shape_and_alternating_shapes_do_not_split_it() -> None:
     bench = PolicyBench(max_batch_size=4)
     bench.learn(1, 2)

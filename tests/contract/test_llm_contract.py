@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from msgspec.structs import replace
@@ -46,4 +47,4 @@ class TestLlmEngine(EngineContract):
 class TestCompositeOfLlmEngine(TestLlmEngine):
     def build(self) -> Built:
         built = super().build()
-        return replace(built, engine=CompositeEngine([built.engine]))
+        return dataclasses.replace(built, engine=CompositeEngine([built.engine]))

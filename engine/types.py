@@ -106,13 +106,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     ``queue``: offered until bound to a batch. ``batch``: bound until its worker began on it (copy
     into the slab, control socket, waiting for the previous batch). ``prepare``, ``run`` and
-    ``interpret``: the pipeline's three stages; ``run`` is the whole batch's.
+    ``interpret``: the pipeline's three stages; ``run`` is the whole batch's. ``busy``: for how long
+    the batch kept its worker from the next one; as long as it ran, where stages overlap.
     """
 
     queue: int = 0
     batch: int = 0
     prepare: int = 0
     run: int = 0
+    busy: int = 0
     interpret: int = 0
 
 

@@ -36,7 +36,7 @@ from gateway.errors import CloseCode, ConnectionFault
 from gateway.metrics import LoopLag
 from gateway.net.admission import ConnectionTable
 from gateway.net.auth import TicketBox, keyring_of, origin_policy_of
-from gateway.net.connection import Ending
+from gateway.net.ending import Ending
 from gateway.net.gate import Gate
 from gateway.net.network_sampler import NetworkSampler
 from gateway.net.server import HttpServer

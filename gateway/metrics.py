@@ -16,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 PREFIX = "clawstream_"
-SAMPLE_INTERVAL_S = 0.05
+SAMPLE_INTERVAL_S = 0.1
 WINDOW_S = 10.0
 
 Samples = Iterable[tuple[Mapping[str, str], float]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.batching.curve import TOLERANCE, RunCurve
+from engine.batching.curve import TOLERANCE, RunCurve, Trial
 from engine.batching.samples import Samples
 
 _LEAD_RUNS = 0.25  # share of a run by which the run before may end early
@@ -67,9 +67,9 @@ class CostModel:
         """See :meth:`RunCurve.best_batch_size`; at most ``ceiling``."""
         return self._curve(bucket).best_batch_size(ceiling, tolerance)
 
-    def size_to_try(self, size: int, ceiling: int, bucket: int = 0) -> int | None:
-        """See :meth:`RunCurve.size_to_try`."""
-        return self._curve(bucket).size_to_try(size, ceiling)
+    def trial_of(self, size: int, ceiling: int, bucket: int = 0) -> Trial | None:
+        """See :meth:`RunCurve.trial_of`."""
+        return self._curve(bucket).trial_of(size, ceiling)
 
     def _curve(self, bucket: int) -> RunCurve:
         curve = self._curves.get(bucket)

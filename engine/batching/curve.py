@@ -14,6 +14,7 @@ import statistics
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from engine.batching.samples import WINDOW, Samples
 
@@ -22,6 +23,14 @@ RUNS_PER_SIZE = 3  # before a size that no warm-up measured is judged
 _GAIN = 0.1  # share of a disagreement by which one batch corrects the shape
 _WITNESSES = 5  # batches of other sizes in the window that a correction needs
 _SMALLEST_RUN_S = 1e-9
+
+
+class Trial(NamedTuple):
+    """A batch size worth another look; ``loss`` is the share of throughput that a batch of it is
+    expected to cost, if the curve is right."""
+
+    size: int
+    loss: float
 
 
 class RunCurve:
@@ -71,13 +80,13 @@ class RunCurve:
             self._best[ceiling, tolerance] = best
         return best
 
-    def size_to_try(self, size: int, ceiling: int) -> int | None:
-        """The next larger measured size <= ``ceiling``, if it may be as good as ``size``."""
+    def trial_of(self, size: int, ceiling: int) -> Trial | None:
+        """The next larger measured size <= ``ceiling``, which may turn out to be better."""
         larger = next((each for each in self._sizes if each > size), None)
         if larger is None or larger > ceiling or self._explores:
             return None
-        least_run_s = self._shape_at(size) * larger / size * (1 + TOLERANCE)
-        return larger if self._shape[larger] <= least_run_s else None
+        loss = self._shape[larger] / larger * size / self._shape_at(size) - 1.0
+        return Trial(larger, max(0.0, loss))
 
     def _most_worthwhile(self, ceiling: int, tolerance: float) -> int:
         sizes = [size for size in self._sizes if size <= ceiling and self._is_judged(size)]

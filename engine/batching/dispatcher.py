@@ -222,13 +222,13 @@ class Dispatcher:
         """Learn from a batch: its run from the first answer, its overhead from the last."""
         if flight is None:
             return
+        busy_s = outcome.timing.busy / 1e6
         if not flight.is_measured:
             flight.is_measured = True
             self._cost.observe_prepare(outcome.timing.prepare / 1e6)
-            self._cost.observe_run(outcome.batch_size, outcome.timing.run / 1e6, flight.bucket)
+            self._cost.observe_run(outcome.batch_size, busy_s, flight.bucket)
         if flight.num_unanswered == 0:
-            run_error_s = outcome.timing.run / 1e6 - flight.run_s
-            self._cost.observe_overhead(now - flight.answer_by - run_error_s)
+            self._cost.observe_overhead(now - flight.answer_by - (busy_s - flight.run_s))
 
     def _let_go(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -24,7 +24,7 @@ ACTIVITY_HORIZON_S = 2.0  # a lane is live while its last offer is no older than
 TURN_PERIOD_S = 0.1
 PATIENT_BATCHES = 8  # who waits behind so many loses little if one of them is larger
 PATIENT_TOLERANCE = 0.01  # of throughput, for a smaller batch where latency is no matter
-TRIAL_PERIOD = 16  # batches
+TRIAL_PERIOD, TRIAL_LOSS = 16, 0.05  # batches between two; more if one costs more than that share
 _MIN_RETRY_S = 0.05
 
 
@@ -266,12 +266,13 @@ class BatchPolicy:
         if backlog < limit:
             return limit
         size = self._cost.best_batch_size(self._max_batch_size, bucket, tolerance=PATIENT_TOLERANCE)
-        larger = self._cost.size_to_try(size, min(backlog, self._max_batch_size), bucket)
-        if larger is not None:
+        trial = self._cost.trial_of(size, min(backlog, self._max_batch_size), bucket)
+        if trial is not None:
             self._num_untried += 1
-            if self._num_untried >= TRIAL_PERIOD:
+            # What trials cost stays the same however little they promise.
+            if self._num_untried >= TRIAL_PERIOD * max(1.0, trial.loss / TRIAL_LOSS):
                 self._num_untried = 0
-                return larger
+                return trial.size
         return size if size <= backlog else limit
 
     def _drain_s(self) -> float:

@@ -90,7 +90,8 @@ class BatchRan(msgspec.Struct, frozen=True, tag=5, array_like=True):
 
 
 class ItemDone(msgspec.Struct, frozen=True, tag=6, array_like=True, kw_only=True):
-    """An answer. ``began_us`` is on the monotonic clock, which all processes share."""
+    """An answer. ``began_us`` is on the monotonic clock, which all processes share; ``busy_us`` is
+    how long its batch kept the next one waiting."""
 
     key: int
     data: bytes
@@ -98,6 +99,7 @@ class ItemDone(msgspec.Struct, frozen=True, tag=6, array_like=True, kw_only=True
     began_us: int
     prepare_us: int
     run_us: int
+    busy_us: int
     interpret_us: int
     batch_size: int
 

@@ -285,6 +285,7 @@ class WorkerPool:
             batch=max(0, done.began_us - dispatched_us),
             prepare=done.prepare_us,
             run=done.run_us,
+            busy=done.busy_us,
             interpret=done.interpret_us,
         )
         return Result(

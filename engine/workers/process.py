@@ -39,6 +39,7 @@ from engine.workers.messages import (
     StartFailed,
     Withdraw,
 )
+from engine.workers.quota import Cores
 from engine.workers.ranges import MarkedPipeline, find_mark
 from engine.workers.slab import SlabReader
 from engine.workers.stages import Stages
@@ -102,6 +103,8 @@ def load(start: Start, channel: WorkerChannel[Down], slab: SlabReader) -> Stages
         [MarkedPipeline(each, mark) for each in pipelines] if mark else pipelines,
         slab,
         channel.send,
+        # An accelerator runs while the one core prepares.
+        overlaps=_always if resources.is_accelerated else Cores().are_several,
         max_batch_size=start.max_batch_size,
         prefetch_count=start.prefetch_count,
         prepare_threads=start.prepare_threads,
@@ -109,6 +112,10 @@ def load(start: Start, channel: WorkerChannel[Down], slab: SlabReader) -> Stages
     )
     channel.send(encode_message(Ready(resources.providers, warmup_run_s), UP_OVERHEAD_BYTES))
     return stages
+
+
+def _always() -> bool:
+    return True
 
 
 def read_forever(channel: WorkerChannel[Down], stages: Stages) -> None:

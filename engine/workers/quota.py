@@ -6,6 +6,7 @@ use two of them; threads beyond the quota only wait for one another.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +19,17 @@ def available_cores(root: Path = CGROUP_ROOT, membership: Path = MEMBERSHIP) -> 
     cores = float(len(os.sched_getaffinity(0)))
     quota = read_quota(root, membership)
     return cores if quota is None else min(cores, quota)
+
+
+class Cores:
+    """What this process may run on; its affinity may change, its quota is read once."""
+
+    def __init__(self) -> None:
+        self._quota = read_quota() or math.inf
+
+    def are_several(self) -> bool:
+        """Whether two threads can run at once for long; asks the kernel, about a microsecond."""
+        return min(self._quota, len(os.sched_getaffinity(0))) >= 2.0
 
 
 def threads_per_worker(configured: int, workers: int, cores: float) -> int:

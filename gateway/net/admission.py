@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.errors import ProblemKind, RequestProblem
-from gateway.net.connection import Connection, Ending, Traffic
+from gateway.net.connection import Connection, Traffic
+from gateway.net.ending import Ending
 from gateway.net.write_turn import WriteTurn
 from gateway.stream.network_state import NetworkState
 from gateway.stream.output_budget import OutputBudget

@@ -17,12 +17,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from aiohttp import WSMsgType
 
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
+from gateway.net.ending import ABNORMAL, LOST, NO_CODE, Ending, Farewell
 from gateway.net.reader_window import ReaderWindow
 from gateway.net.websocket import PeerGone, Received, Socket
 from gateway.net.write_turn import WriteTurn
@@ -41,7 +41,6 @@ BURST_S = 1.0  # how many seconds' worth of messages may come at once
 # A burst that is in the read buffer already is handled without a pause otherwise: 256 KiB hold
 # thousands of tiny messages.
 MESSAGES_PER_TURN = 32
-NO_CODE, ABNORMAL = 1005, 1006  # never on the wire
 _TEXT, _BINARY = WSMsgType.TEXT, WSMsgType.BINARY  # a look-up takes 0.2 us, once per token
 
 logger = logging.getLogger(__name__)
@@ -81,35 +80,6 @@ class ConnectionSession(Protocol):
 
     def lose(self, reason: str) -> None:
         """The connection is lost, and its client may come back; idempotent."""
-
-
-class Farewell(Enum):
-    """What the peer still gets to hear."""
-
-    CLOSE = "close"  # the fault, if there is one, and our close frame
-    REPLY = "reply"  # the answer to its own close frame
-    NONE = "none"  # nobody listens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """Why a connection ends. ``fault`` is told to the peer first; None: nothing to complain."""
-
-    code: int
-    reason: str
-    fault: ConnectionFault | None = None
-    farewell: Farewell = Farewell.CLOSE
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether the client may come back for what it has left behind."""
-        return self.code == ABNORMAL or 4000 <= self.code <= 4499
-
-    def __str__(self) -> str:
-        return f"code {int(self.code)}, {self.reason}"
-
-
-_LOST = Ending(code=ABNORMAL, reason="connection lost", farewell=Farewell.NONE)
 
 
 @dataclass(slots=True)
@@ -164,6 +134,7 @@ class Connection:
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
         self._is_flush_due = False
+        self._has_work = False  # beside what is with the socket already
         self._send_timer: asyncio.TimerHandle  # while the writer waits for room
         self._is_blocked = asyncio.Event()  # or at the end: the writer's task has work
         self._loop = asyncio.get_running_loop()
@@ -211,6 +182,7 @@ class Connection:
     async def run(self) -> Ending:
         """Serve the connection to its end; the session is closed and no task is left after it."""
         self._outbox.on_wake = self._wake
+        self._outbox.try_send = self._try_send
         self._outbox.may_begin = self._window.is_open
         self._wake()
         reader = asyncio.create_task(self._guard(self._read()), name=f"read {self.name}")
@@ -220,7 +192,7 @@ class Connection:
             await asyncio.wait({self._ending})
             await self._part(tasks)
         finally:
-            self.end(_LOST)
+            self.end(LOST)
             self._window.stop()
             self._socket.abort()
             for task in tasks:
@@ -251,7 +223,7 @@ class Connection:
         try:
             await work
         except PeerGone:
-            self.end(_LOST)
+            self.end(LOST)
         except Exception:
             logger.exception("%s failed", self.name)
             self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
@@ -303,20 +275,40 @@ class Connection:
 
     def _wake(self) -> None:
         """There is something to send, or more of it."""
+        self._has_work = True
+        self._join_turn()
+
+    def _join_turn(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
             self._turn.join(self)
+
+    def _try_send(self, outgoing: Outgoing) -> bool:
+        """Send what nothing waits before, if there is room; it leaves in the loop's next turn."""
+        if self._is_blocked.is_set() or self._pong is not None or not self._socket.is_writable:
+            return False
+        data, traffic = outgoing.data, self.traffic
+        try:
+            self._socket.send(_TEXT if outgoing.is_text else _BINARY, data)
+        except PeerGone:
+            self.end(LOST)
+        traffic.messages_out += 1
+        traffic.bytes_out += len(data)
+        self._join_turn()
+        return True
 
     def flush(self) -> None:
         """Send until nothing waits, or there is no room; as ``_guard``, it is a boundary."""
         self._is_flush_due = False
         try:
             try:
-                self._send_turn()
+                if self._has_work:
+                    self._has_work = False
+                    self._send_turn()
             finally:
                 self._socket.flush()
         except PeerGone:
-            self.end(_LOST)
+            self.end(LOST)
         except Exception:
             logger.exception("%s failed", self.name)
             self.fail(ConnectionFault(CloseCode.INTERNAL_ERROR, ProblemKind.INTERNAL))
@@ -354,6 +346,7 @@ class Connection:
                 await self._wait_writable()
             if not self._ending.done():
                 self._is_blocked.clear()
+                self._has_work = True
                 self.flush()
         await self._say_goodbye(self._ending.result())
 

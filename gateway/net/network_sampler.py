@@ -12,8 +12,8 @@ from gateway.session.clock import Clock, Timer
 TICK_S = 0.1
 ROUND_S = 1.0
 # Asking the kernel takes a few microseconds: a tick stays well below a millisecond. Beyond 1,000
-# connections a round takes longer.
-MAX_PER_TICK = 100
+# connections a round takes longer; a few are not worth more than one wake-up of the process.
+MIN_PER_TICK, MAX_PER_TICK = 10, 100
 
 
 class Sampled(Protocol):
@@ -44,11 +44,15 @@ class NetworkSampler:
 
     def _tick(self) -> None:
         now = self._clock.now()
-        # First, so that a connection that fails us does not end the rounds.
-        self._timer = self._clock.call_at(now + TICK_S, self._tick)
-        if not self._waiting and now >= self._next_round_at:
+        if not self._waiting:
             self._next_round_at = now + ROUND_S
             self._waiting = list(chain(*self._groups))
-            self._num_per_tick = min(MAX_PER_TICK, ceil(len(self._waiting) * TICK_S / ROUND_S))
-        for _ in range(min(self._num_per_tick, len(self._waiting))):
-            self._waiting.pop().sample_network()
+            even_share = ceil(len(self._waiting) * TICK_S / ROUND_S)
+            self._num_per_tick = min(max(MIN_PER_TICK, even_share), MAX_PER_TICK)
+        taken = self._waiting[: self._num_per_tick]
+        del self._waiting[: self._num_per_tick]
+        next_at = now + TICK_S if self._waiting else max(now + TICK_S, self._next_round_at)
+        # First, so that a connection that fails us does not end the rounds.
+        self._timer = self._clock.call_at(next_at, self._tick)
+        for connection in taken:
+            connection.sample_network()

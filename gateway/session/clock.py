@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[], None]
@@ -31,19 +33,17 @@ class TimerLoop(Protocol):
     def call_at(self, when: float, callback: Callback, /) -> LoopTimer: ...
 
 
-class Timer:
+# One for every token: see ``gateway.stream.entries``.
+class Timer(msgspec.Struct, eq=False):
     """A callback to come. ``cancel`` is idempotent, also after it ran."""
 
-    __slots__ = ("_clock", "callback")
-
-    def __init__(self, clock: Clock, callback: Callback) -> None:
-        self._clock = clock
-        self.callback: Callback | None = callback  # None: it is over
+    clock: Clock
+    callback: Callback | None  # None: it is over
 
     def cancel(self) -> None:
         if self.callback is not None:
             self.callback = None
-            self._clock._forget_one()
+            self.clock._forget_one()
 
 
 class Clock:

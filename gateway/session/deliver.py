@@ -11,13 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Policy, Progress, Result
-from gateway.errors import (
-    CloseCode,
-    ConnectionFault,
-    ProblemKind,
-    RequestProblem,
-    from_engine_error,
-)
+from gateway.errors import CloseCode, ConnectionFault, ProblemKind, RequestProblem, from_engine_error
 from gateway.session.clock import Clock
 from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream
 from gateway.session.playout import Playout
@@ -152,9 +146,11 @@ class Deliver:
 
     def put_event(self, stream: TextStream, event: Outgoing) -> None:
         """Queue an event of an open stream, which is kept until it is acknowledged."""
-        num_bytes = stream.log.append(event)
-        if self._outbox is None:
+        num_bytes, outbox = stream.log.append(event), self._outbox
+        if outbox is None:
             self.on_logged(stream, num_bytes)
+        elif not self.holding and event.seq is not None and outbox.pass_by(event):
+            stream.note_sent(event.seq, self._now())
         else:
             self.put(stream, event)
 

@@ -95,9 +95,10 @@ class DeliveryTimer:
         if pace_s is None:
             return
         totals.num_paced += 1
-        if abs(gap_s - pace_s) <= TOLERANCE * pace_s:
+        error_s = gap_s - pace_s
+        if abs(error_s) <= TOLERANCE * pace_s:
             totals.num_within += 1
         elif gap_s > LEAST_STALL_S and gap_s > STALL_RATIO * pace_s:
             totals.num_stalls += 1
         totals.spread.observe(gap_s)
-        totals.error.observe(gap_s - pace_s)
+        totals.error.observe(error_s)

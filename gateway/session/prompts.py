@@ -297,14 +297,15 @@ class Prompts:
     def _send(self, stream: TextStream, key: int, departure: Departure) -> None:
         """Text leaves; from here on it has been told."""
         prompt = stream.running[key]
-        answer, timing = prompt.answer, None
-        answer.append(departure.text)
+        answer, text, timing = prompt.answer, departure.text, None
+        answer.append(text)
         if stream.settings.timing and self._deliver.pressure.allows_extras:
             timing = prompt.outflow.timing(departure)
         self._deliver.put_event(stream, token_entry(stream, answer.id, departure, timing))
-        for start in range(EVENT_CHARS, len(departure.text), EVENT_CHARS):
-            entry = token_entry(stream, answer.id, departure, timing, start=start)
-            self._deliver.put_event(stream, entry)
+        if len(text) > EVENT_CHARS:
+            for start in range(EVENT_CHARS, len(text), EVENT_CHARS):
+                entry = token_entry(stream, answer.id, departure, timing, start=start)
+                self._deliver.put_event(stream, entry)
 
     def _answer(self, stream: TextStream, key: int) -> None:
         """All the text has left: what the engine said at the end follows."""

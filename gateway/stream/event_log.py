@@ -53,11 +53,11 @@ class EventLog:
         """
         if event.seq != self.next_seq:
             raise ValueError(f"event {event.seq} cannot follow {self.next_seq - 1}")
-        num_bytes = len(event.data) + EVENT_BYTES
-        self._events.append(event)
+        num_bytes, events = len(event.data) + EVENT_BYTES, self._events
+        events.append(event)
         self.next_seq += 1
         self.size_bytes += num_bytes
-        while len(self._events) > self._max_events or self.size_bytes > self._max_bytes:
+        while len(events) > self._max_events or self.size_bytes > self._max_bytes:
             num_bytes -= self._forget(1)
         return num_bytes
 

@@ -40,6 +40,11 @@ def always(now: float) -> bool:
     return True
 
 
+def refuse(outgoing: Outgoing) -> bool:
+    """While there is no writer that could send it."""
+    return False
+
+
 def ignore_popped(outgoing: Outgoing) -> None:
     """While there is no session that counts."""
 
@@ -87,6 +92,7 @@ class Outbox:
         "on_popped",
         "on_settled",
         "on_wake",
+        "try_send",
     )
 
     def __init__(
@@ -101,6 +107,7 @@ class Outbox:
         self.on_settled: Callable[[int, int, DropReason | None], None] = ignore_settled
         self.on_popped: Callable[[Outgoing], None] = ignore_popped
         self.may_begin: Callable[[float], bool] = always
+        self.try_send: Callable[[Outgoing], bool] = refuse
         self._max_bytes = max_bytes
         self._max_control = max_control
         self._budget = OutputBudget() if budget is None else budget
@@ -169,6 +176,11 @@ class Outbox:
         if self._meter.used > self._max_bytes or self._budget.is_over:
             self._make_room()
         self.on_wake()
+
+    def pass_by(self, outgoing: Outgoing) -> bool:
+        """Whether the writer sent it at once, because nothing waits that it would overtake; else it
+        is for ``put``. It must be complete by itself, like a token."""
+        return not (self._schedule or self._control or self._credits) and self.try_send(outgoing)
 
     def pop(self, now: float) -> Outgoing | None:
         """The next message, or None when nothing waits but what may not begin."""

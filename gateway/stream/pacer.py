@@ -79,8 +79,8 @@ class TokenPacer:
         self.reserve = Reserve()
         self.source = SourceEstimate(prior, settings.fastest_s)
         self.triggers: Counter[str] = Counter()
-        self.pace_s = min(settings.start_ratio * prior.gap_s, self._slowest_of(settings))
-        self.pace_s = max(self.pace_s, settings.fastest_s)
+        slowest_s = max(settings.slowest_s, settings.follow_ratio * prior.gap_s)
+        self.pace_s = max(settings.fastest_s, min(settings.start_ratio * prior.gap_s, slowest_s))
         self._settings = settings
         self._ceilings = ceilings
         self._congestion = congestion
@@ -129,7 +129,7 @@ class TokenPacer:
         congestion, num_texts = self._congestion, 1
         if congestion is not None and not congestion.is_over and congestion.is_active:
             num_texts = min(len(self.reserve), self._settings.congested_texts)
-        text = self.reserve.pop(num_texts)
+        text = self.reserve.pop() if num_texts == 1 else self.reserve.pop_some(num_texts)
         for ceiling in self._ceilings:
             ceiling.take(num_texts, now)
         self.pace_s = self._next_pace(deadline, now)
@@ -192,7 +192,10 @@ class TokenPacer:
         )
         if wanted_s < fastest_s:
             wanted_s = fastest_s
-        slowest_s = self._slowest_of(settings)
+        # A slower source is followed, and announced, as it is, with room to gain a reserve.
+        slowest_s = settings.follow_ratio * gap_s
+        if slowest_s < settings.slowest_s:
+            slowest_s = settings.slowest_s
         return wanted_s if wanted_s < slowest_s else slowest_s
 
     def _reserve_goal(self) -> float:
@@ -207,18 +210,16 @@ class TokenPacer:
             too_fast_s = pace_s - fastest_s
             slewing_s = too_fast_s - fastest_s * math.log(pace_s / fastest_s)
             braking_s = slewing_s / settings.slew + _NOTICE_GAPS * too_fast_s
-            goal_s = min(goal_s, 0.95 * settings.lag_cap_s - braking_s)
+            if goal_s > 0.95 * settings.lag_cap_s - braking_s:
+                goal_s = 0.95 * settings.lag_cap_s - braking_s
         return goal_s if goal_s > settings.least_reserve_s else settings.least_reserve_s
-
-    def _slowest_of(self, settings: PacerSettings) -> float:
-        """A slower source is followed, and announced, as it is, with room to gain a reserve."""
-        follow_s = settings.follow_ratio * self.source.gap_s
-        return follow_s if follow_s > settings.slowest_s else settings.slowest_s
 
     def _within_cap(self, wanted_s: float, deadline: float) -> float:
         """Stretching must not push a token that is held already beyond the cap."""
-        cap_s = self._settings.lag_cap_s
-        for ahead, arrived_at in enumerate(self.reserve.arrivals, 1):
+        cap_s, arrivals = self._settings.lag_cap_s, self.reserve.arrivals
+        if not arrivals or deadline + len(arrivals) * wanted_s <= arrivals[0] + cap_s:
+            return wanted_s  # there is room for the youngest as if it were the oldest
+        for ahead, arrived_at in enumerate(arrivals, 1):
             wanted_s = min(wanted_s, (arrived_at + cap_s - deadline) / ahead)
             if wanted_s <= self.pace_s:
                 return self.pace_s

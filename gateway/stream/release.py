@@ -82,19 +82,8 @@ class Reserve:
         else:
             self.num_released += 1  # nobody waits for what cannot be seen
 
-    def pop(self, num_texts: int) -> str:
-        """The oldest pieces as one text; so many must be held."""
-        if num_texts == 1:
-            return self._pop_one()
-        return "".join([self._pop_one() for _ in range(num_texts)])
-
-    def check_integrity(self) -> None:
-        """Assert the sums; tests call it after every step."""
-        assert self.num_chars == sum(map(len, self._texts))
-        assert len(self.arrivals) == sum(map(bool, self._texts))
-        assert not self._texts or self._texts[0]
-
-    def _pop_one(self) -> str:
+    def pop(self) -> str:
+        """The oldest piece; there must be one."""
         self.arrivals.popleft()
         texts = self._texts
         text = texts.popleft()
@@ -104,3 +93,13 @@ class Reserve:
             texts.popleft()
             self.num_released += 1
         return text
+
+    def pop_some(self, num_texts: int) -> str:
+        """The oldest pieces as one text; so many must be held."""
+        return "".join([self.pop() for _ in range(num_texts)])
+
+    def check_integrity(self) -> None:
+        """Assert the sums; tests call it after every step."""
+        assert self.num_chars == sum(map(len, self._texts))
+        assert len(self.arrivals) == sum(map(bool, self._texts))
+        assert not self._texts or self._texts[0]

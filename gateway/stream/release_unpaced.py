@@ -36,5 +36,5 @@ class Unpaced:
     def take(self, now: float) -> Departure:
         self._bucket.add(now)
         lag_s, num_texts = now - self.reserve.oldest_at, len(self.reserve)
-        text = self.reserve.pop(num_texts)
+        text = self.reserve.pop_some(num_texts)
         return Departure(text=text, num_texts=num_texts, pace_s=None, lag_s=lag_s)

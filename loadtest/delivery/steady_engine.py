@@ -7,9 +7,10 @@ own, as from many engines at once; frames are answered at once, with ``result_by
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import Counter
+from bisect import insort
+from collections import Counter, deque
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
@@ -54,7 +55,7 @@ class SteadyEngine:
         self._result = b'{"padding":"' + b"x" * max(0, result_bytes - 200) + b'"}'
         self._lanes: set[SteadyLane] = set()
         self._num_lanes: Counter[str] = Counter()
-        self._due: list[tuple[float, int, _Answer]] = []
+        self._due: deque[_Answer] = deque()  # by ``next_at``: every gap is as long as any other
         self._num_prompts = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -95,7 +96,7 @@ class SteadyEngine:
         next_at = asyncio.get_running_loop().time() + phase_s
         answer = _Answer(lane, item.id, max_tokens, 0, next_at)
         lane.answers[item.id] = answer
-        heapq.heappush(self._due, (answer.next_at, self._num_prompts, answer))
+        insort(self._due, answer, key=attrgetter("next_at"))
         self._arm()
 
     def finish_frame(self, lane: SteadyLane, item: Item) -> None:
@@ -109,18 +110,16 @@ class SteadyEngine:
         if self._due:
             loop = asyncio.get_running_loop()
             # uvloop counts in milliseconds: for a shorter wait it would call again and again.
-            wait_s = max(TICK_S, self._due[0][0] - loop.time())
+            wait_s = max(TICK_S, self._due[0].next_at - loop.time())
             self._timer = loop.call_later(wait_s, self._step)
 
     def _step(self) -> None:
-        now = asyncio.get_running_loop().time()
-        while self._due and self._due[0][0] <= now:
-            _, number, answer = self._due[0]
-            if not self._tell(answer):
-                heapq.heappop(self._due)
-                continue
-            answer.next_at += self._gap_s
-            heapq.heapreplace(self._due, (answer.next_at, number, answer))
+        now, due = asyncio.get_running_loop().time(), self._due
+        while due and due[0].next_at <= now:
+            answer = due.popleft()
+            if self._tell(answer):
+                answer.next_at += self._gap_s
+                due.append(answer)
         self._timer = None
         self._arm()
 

@@ -215,10 +215,11 @@ class FakeExecutor:
             self.finish(batch)
 
     def _result(self, batch: FakeBatch, data: bytes) -> Result:
+        run_us = round(self._seconds(batch) * 1e6)
         return Result(
             data=data,
             model=self._model,
             version=self._version,
-            timing=Timing(run=round(self._seconds(batch) * 1e6)),
+            timing=Timing(run=run_us, busy=run_us),
             batch_size=len(batch.works),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gateway.config_sections import LimitsConfig, PacingConfig, StreamsConfig, TextConfig
@@ -37,6 +38,11 @@ from tests.fakes.virtual_loop import VirtualLoop
 M = TypeVar("M")
 
 
+def always() -> bool:
+    """A writer that is never short of room."""
+    return True
+
+
 def jpeg(width: int = 64, height: int = 48, *, padding: int = 0) -> bytes:
     """Header enough for the gateway, which decodes nothing."""
     return jpeg_header(width, height) + bytes(padding)
@@ -67,6 +73,7 @@ class SessionClient:
         self.registry = SessionRegistry(8) if registry is None else registry
         limits = limits or LimitsConfig()
         self.outbox = Outbox(max_bytes=limits.max_outbox_bytes)
+        self.passed: list[Outgoing] = []  # what has left at once, until ``receive``
         self.faults: list[ConnectionFault] = []
         self.session = Session(
             engine=self.engine,
@@ -155,14 +162,32 @@ class SessionClient:
         """One message as the writer takes it, not yet written."""
         return self.outbox.pop(self.loop.time())
 
+    def let_pass(self, has_room: Callable[[], bool] = always) -> SessionClient:
+        """From now on what need not wait leaves at once, into ``passed``, while there is room."""
+
+        def try_send(outgoing: Outgoing) -> bool:
+            if not has_room():
+                return False
+            self.passed.append(outgoing)
+            return True
+
+        self.outbox.try_send = try_send
+        return self
+
     def receive(self) -> list[Any]:
-        """Everything that waits, written and decoded; binary messages as ``Outgoing``."""
-        received: list[Any] = []
+        """Everything that has passed or waits, written and decoded; binary messages as
+        ``Outgoing``."""
+        received = self._take_passed()
         while (outgoing := self.take()) is not None:
-            self.connection.handle_sent(outgoing)
             received.append(decode_server(outgoing.data) if outgoing.is_text else outgoing)
+            self.connection.handle_sent(outgoing)
+            received += self._take_passed()
         return received
 
     def receive_only(self, kind: type[M]) -> list[M]:
         """Of everything that waits, the messages of one type."""
         return [message for message in self.receive() if isinstance(message, kind)]
+
+    def _take_passed(self) -> list[Any]:
+        passed, self.passed = self.passed, []
+        return [decode_server(outgoing.data) for outgoing in passed]

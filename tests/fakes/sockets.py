@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiohttp import WSMsgType
 
@@ -81,6 +82,9 @@ class FakeSocket:
 
     def flush(self) -> None:
         if self._unwritten:
+            if self.is_closed or self.is_aborted:
+                self._unwritten.clear()
+                raise PeerGone
             self.num_writes += 1
             self.sent += self._unwritten
             self._unwritten.clear()
@@ -97,14 +101,20 @@ class FakeSocket:
         self.is_aborted = True
 
 
+def _ignore_sent(outgoing: Outgoing) -> None:
+    """Until a test has something to say to it."""
+
+
 class RecordingSession:
-    """Notes what a connection tells it; ``fault`` is raised for the next message."""
+    """Notes what a connection tells it; ``fault`` is raised for the next message, ``on_sent`` is
+    called for each that was sent."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.sent: list[Outgoing] = []
         self.close_reasons: list[str] = []
         self.fault: Exception | None = None
+        self.on_sent: Callable[[Outgoing], None] = _ignore_sent
         self.paths: list[PathSample] = []
         self.network = NetworkState()
         self.is_idle = True
@@ -117,6 +127,7 @@ class RecordingSession:
 
     def handle_sent(self, outgoing: Outgoing) -> None:
         self.sent.append(outgoing)
+        self.on_sent(outgoing)
 
     def note_path(self, sample: PathSample) -> None:
         self.paths.append(sample)

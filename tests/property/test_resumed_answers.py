@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config_sections import LimitsConfig
+from gateway.config_sections import LimitsConfig, PacingConfig
 from gateway.session.text_stream import TextStream
 from gateway.stream.entries import Outgoing, OutgoingKind
 from gateway.stream.event_log import EventLog
@@ -82,8 +82,14 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         limits = LimitsConfig(ping_interval_s=1e6, ack_deadline_s=1e6)
-        self.client = SessionClient(limits=limits).hello()
+        self.max_written = self.random.choice([6, 60])
+        self.pass_share = self.random.choice([0.0, 0.5, 0.9])
+        transfer_rate = self.random.choice([10.0, 240.0])  # replays take long, or are quick
+        pacing = PacingConfig(websocket="off", transfer_rate=transfer_rate, burst=1)
+        self.client = SessionClient(limits=limits, pacing=pacing).hello()
+        self.client.outbox.try_send = self.try_send
         self.reader = Reader()
+        self.is_cut = False  # nothing arrives any more, and the server does not know
         self.said: dict[str, str] = {}
         self.lanes: dict[str, ScriptedLane] = {}
         for stream in range(NUM_STREAMS):
@@ -133,12 +139,20 @@ class Walk:
 
     def write(self) -> None:
         """Some messages reach the client, some are lost on the way."""
-        for _ in range(self.random.randrange(6)):
+        for _ in range(self.random.randrange(self.max_written)):
             outgoing = self.client.take()
             if outgoing is None:
                 return
-            self.client.connection.handle_sent(outgoing)
             self.reader.read(decode_server(outgoing.data))
+            self.client.connection.handle_sent(outgoing)
+
+    def try_send(self, outgoing: Outgoing) -> bool:
+        """An event that need not wait reaches the client, or is lost on the way with all others."""
+        if self.random.random() >= self.pass_share:
+            return False
+        if not self.is_cut:
+            self.reader.read(decode_server(outgoing.data))
+        return True
 
     def acknowledge(self, *, always: bool = False) -> None:
         for stream, last_seq in self.reader.last_seq.items():
@@ -154,18 +168,22 @@ class Walk:
         ]
         if not missing:
             return
+        self.is_cut = True
         for _ in range(self.random.randrange(4)):
             outgoing = self.client.take()
             if outgoing is not None:
                 self.client.connection.handle_sent(outgoing)
         if self.random.random() < 0.7:
             self.client.connection.lose("reset")
-            for _ in range(self.random.randrange(8)):
-                self.say()
-                self.wait()
-        if self.random.random() < 0.3:
-            self.client.come_back(*missing)  # this welcome is lost as well
+        for _ in range(self.random.randrange(8)):
+            self.say()
+            self.wait()
+        between = self.client.come_back(*missing) if self.random.random() < 0.3 else None
         self.client = back = self.client.come_back(*missing)
+        if between is not None:  # its welcome got lost, and so does its connection
+            between.connection.lose("reset")
+        back.outbox.try_send = self.try_send
+        self.is_cut = False
         self.client.send(Ping(t=1.0))
         assert back.welcome is not None
         assert isinstance(back.welcome.resumed, list)

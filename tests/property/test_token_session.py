@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidInput, Overloaded, Unavailable
-from engine.types import Dropped, DropReason, Failed
+from engine.types import Dropped, DropReason, Failed, Outcome
 from gateway.config_sections import LimitsConfig, PacingConfig
 from gateway.session.text_stream import TextStream
 from gateway.stream.entries import Outgoing
@@ -76,6 +77,8 @@ class Walk:
         self.client = SessionClient(limits=limits, pacing=pacing).hello()
         self.books: dict[int, Book] = {}
         self.unsent: list[Outgoing] = []
+        self.client.outbox.try_send = self.try_send
+        self.pass_share = self.random.choice([0.0, 0.5, 0.9, 1.0])
         self.weights = {
             self.open: 0.2,
             self.ask: self.random.choice([2.0, 5.0]),
@@ -89,6 +92,7 @@ class Walk:
             self.pop: 2.0,
             self.pass_time: 3.0,
             self.write: 2.0,
+            self.catch_up: self.random.choice([0.0, 4.0]),
         }
 
     def run(self, num_steps: int) -> None:
@@ -152,17 +156,15 @@ class Walk:
         lane, key = self.some_item()
         if lane is None:
             return
-        outcome = self.random.choice(
-            [
-                finished(),
-                finished("length"),
-                Dropped(DropReason.DEADLINE),
-                Dropped(DropReason.WORKER_LOST),
-                Failed(InvalidInput("no")),
-                Failed(Unavailable("down")),
-            ]
-        )
-        lane.answer(key, outcome)
+        outcomes: list[Outcome] = [
+            finished(),
+            finished("length"),
+            Dropped(DropReason.DEADLINE),
+            Dropped(DropReason.WORKER_LOST),
+            Failed(InvalidInput("no")),
+            Failed(Unavailable("down")),
+        ]
+        lane.answer(key, self.random.choice(outcomes))
         lane.emit_again(key, finished())
 
     def change_engine(self) -> None:
@@ -190,6 +192,19 @@ class Walk:
         if self.unsent:
             self.client.session.handle_sent(self.unsent.pop(0))
 
+    def catch_up(self) -> None:
+        """There is room for everything that waits."""
+        while self.unsent or not self.client.outbox.is_empty:
+            self.write()
+            self.pop()
+
+    def try_send(self, outgoing: Outgoing) -> bool:
+        """What the writer has in hand it sends first, as every writer does."""
+        if self.unsent or self.random.random() >= self.pass_share:
+            return False
+        self.note(outgoing)
+        return True
+
     def note(self, outgoing: Outgoing) -> None:
         """The client's rules, as it learns of them."""
         message = decode_server(outgoing.data)
@@ -197,6 +212,7 @@ class Walk:
             case Token(stream=stream, id=prompt_id, text=text):
                 answer = self.expect(stream, message.seq, prompt_id)
                 assert text
+                assert answer.last is None or message.replay is True  # the end comes last
                 assert message.replay is not True or answer.num_asked > 1
             case EndOutput(stream=stream, id=prompt_id, finish_reason=reason):
                 answer = self.expect(stream, message.seq, prompt_id)
@@ -297,11 +313,13 @@ def test_every_prompt_gets_one_receipt_and_every_event_its_number(seed: int) -> 
     repeats=st.sets(st.integers(0, 30), max_size=5),
     pace=st.sampled_from(["steady", "off"]),
     wait_s=st.sampled_from([0.0, 0.01, 0.1]),
+    rooms=st.lists(st.booleans(), max_size=8),
 )
 def test_a_client_that_repeats_its_prompt_reads_the_same_text(
-    texts: list[str], repeats: set[int], pace: str, wait_s: float
+    texts: list[str], repeats: set[int], pace: str, wait_s: float, rooms: list[bool]
 ) -> None:
-    client = SessionClient().hello()
+    has_room = cycle([*rooms, False])
+    client = SessionClient().hello().let_pass(lambda: next(has_room))
     lane = client.open(kind=StreamKind.TOKENS, pace=pace)
     prompt = Prompt(stream=1, id="p", prompt="x")
     client.send(prompt)

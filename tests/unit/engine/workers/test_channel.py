@@ -46,6 +46,7 @@ UP: list[Up] = [
         began_us=1,
         prepare_us=2,
         run_us=3,
+        busy_us=6,
         interpret_us=4,
         batch_size=5,
     ),

@@ -32,6 +32,7 @@ class Harness:
         *others: Echo,
         prepare_threads: int = 1,
         limit: int = 1000,
+        overlaps: bool = True,
     ) -> None:
         self.slab = Slab(1 << 16)
         self.sent: list[Up] = []
@@ -40,6 +41,7 @@ class Harness:
             [pipeline, *others],
             SlabReader(self.slab.fd),
             self._send,
+            overlaps=lambda: overlaps,
             max_batch_size=4,
             prefetch_count=1,
             prepare_threads=prepare_threads,

@@ -11,7 +11,8 @@ from aiohttp import WSMsgType
 
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.admission import ConnectionTable
-from gateway.net.connection import Connection, Ending
+from gateway.net.connection import Connection
+from gateway.net.ending import Ending
 from gateway.net.websocket import Socket
 from gateway.stream.network_estimate import PathSample
 from gateway.stream.network_state import NetworkState

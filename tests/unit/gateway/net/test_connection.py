@@ -10,9 +10,11 @@ import pytest
 from aiohttp import WSMsgType
 
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
-from gateway.net.connection import ABNORMAL, Connection, Ending
+from gateway.net.connection import MESSAGES_PER_TURN, Connection
+from gateway.net.ending import ABNORMAL, Ending
 from gateway.net.websocket import Socket
 from gateway.net.write_turn import WriteTurn
+from gateway.stream.entries import Keep, Outgoing, OutgoingKind
 from gateway.stream.outbox import Outbox
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import ErrorMessage, Ping
@@ -290,3 +292,166 @@ async def test_first_reason_wins() -> None:
     rig.connection.fail(ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT))
     rig.connection.abort()
     assert (await rig.ending()).code == 1012
+
+
+# --- events that leave at once
+
+
+async def start_with_stream() -> Rig:
+    rig = await start()
+    rig.outbox.open_stream(1, weight=1.0, keep=Keep.ALL)
+    return rig
+
+
+def event(seq: int) -> Outgoing:
+    return Outgoing(kind=OutgoingKind.EVENT, data=b"event %d" % seq, stream=1, seq=seq)
+
+
+def tell(rig: Rig, seq: int) -> bool:
+    """As a session does; returns whether the event passed."""
+    if rig.outbox.pass_by(event(seq)):
+        return True
+    rig.outbox.put(1, event(seq))
+    return False
+
+
+def events_sent(rig: Rig) -> list[int]:
+    return [int(text.removeprefix(b"event ")) for text in rig.socket.texts()]
+
+
+@virtual_time
+async def test_events_that_pass_leave_in_the_next_turn_with_one_write_for_all() -> None:
+    rig = await start_with_stream()
+    assert [tell(rig, seq) for seq in range(3)] == [True] * 3
+    rig.outbox.put(1, event(3))
+    rig.outbox.put(1, event(4))
+    assert rig.socket.sent == []
+    await asyncio.sleep(0)
+    assert events_sent(rig) == list(range(5))
+    assert rig.socket.num_writes == 1
+
+
+@virtual_time
+async def test_what_is_put_after_events_that_passed_leaves_after_them() -> None:
+    rig = await start_with_stream()
+    assert tell(rig, 0)
+    rig.outbox.put(1, event(1))
+    assert not tell(rig, 2)
+    rig.outbox.put(1, event(3))
+    await settle()
+    assert tell(rig, 4)
+    await settle()
+    assert events_sent(rig) == list(range(5))
+    assert [outgoing.seq for outgoing in rig.session.sent] == [1, 2, 3]  # of the others it knows
+
+
+@virtual_time
+async def test_more_than_one_turn_takes_leaves_by_itself_in_the_next() -> None:
+    rig = await start_with_stream()
+    for seq in range(MESSAGES_PER_TURN + 1):
+        rig.outbox.put(1, event(seq))
+    await asyncio.sleep(0)
+    assert len(rig.socket.sent) == MESSAGES_PER_TURN
+    await settle()
+    assert events_sent(rig) == list(range(MESSAGES_PER_TURN + 1))
+
+
+@virtual_time
+async def test_nothing_passes_what_is_left_for_the_next_turn() -> None:
+    rig = await start_with_stream()
+    for seq in range(MESSAGES_PER_TURN + 1):
+        rig.outbox.put(1, event(seq))
+    await asyncio.sleep(0)
+    assert not tell(rig, MESSAGES_PER_TURN + 1)
+    await settle()
+    assert events_sent(rig) == list(range(MESSAGES_PER_TURN + 2))
+
+
+@virtual_time
+async def test_what_the_last_message_of_a_turn_sets_free_leaves_in_the_same_write() -> None:
+    rig = await start_with_stream()
+    passed: list[bool] = []
+    rig.session.on_sent = lambda outgoing: passed.append(tell(rig, 1))
+    rig.outbox.put(1, event(0))
+    await settle()
+    assert passed == [True]
+    assert events_sent(rig) == [0, 1]
+    assert rig.socket.num_writes == 1
+
+
+@virtual_time
+async def test_nothing_passes_while_the_transport_has_no_room() -> None:
+    rig = await start_with_stream()
+    rig.socket.stall()
+    assert not tell(rig, 0)
+    await settle()
+    assert rig.socket.sent == []
+    rig.socket.resume()
+    await settle()
+    assert tell(rig, 1)
+    await settle()
+    assert events_sent(rig) == [0, 1]
+
+
+@virtual_time
+async def test_nothing_passes_a_pong_that_is_due() -> None:
+    rig = await start_with_stream()
+    rig.socket.deliver(WSMsgType.PING, b"7")
+    await asyncio.sleep(0)  # the reader has it now, the writer's turn is the next
+    assert not tell(rig, 0)
+    await settle()
+    assert rig.socket.sent == [(WSMsgType.PONG, b"7"), (WSMsgType.TEXT, b"event 0")]
+
+
+@virtual_time
+async def test_nothing_passes_once_the_end_was_decided() -> None:
+    rig = await start_with_stream()
+    rig.connection.end(Ending(code=1012, reason="restarting"))
+    assert not rig.outbox.pass_by(event(0))
+    await settle()
+    assert not rig.outbox.pass_by(event(1))
+    assert rig.socket.texts() == []
+    assert rig.connection.traffic.messages_out == 0
+
+
+@virtual_time
+async def test_what_passed_before_the_end_leaves_before_the_close_frame() -> None:
+    rig = await start_with_stream()
+    assert tell(rig, 0)
+    rig.connection.end(Ending(code=1012, reason="restarting"))
+    await settle()
+    assert [kind for kind, _ in rig.socket.sent] == [WSMsgType.TEXT, WSMsgType.CLOSE]
+
+
+@virtual_time
+async def test_traffic_counts_what_passed() -> None:
+    rig = await start_with_stream()
+    assert tell(rig, 0)
+    assert tell(rig, 1)
+    rig.outbox.put(1, event(2))
+    await settle()
+    traffic = rig.connection.traffic
+    assert (traffic.messages_out, traffic.bytes_out) == (3, 3 * len(b"event 0"))
+
+
+@virtual_time
+async def test_a_transport_that_is_gone_when_an_event_passes_is_a_lost_connection() -> None:
+    """Its buffer has overflowed. The event counts as sent: it is told again, like all others that
+    never arrived."""
+    rig = await start_with_stream()
+    rig.socket.abort()
+    assert rig.outbox.pass_by(event(0))
+    assert not rig.outbox.pass_by(event(1))
+    ending = await rig.ending()
+    assert ending.is_loss
+    assert rig.session.close_reasons[0] == "code 1006, connection lost"
+    assert rig.socket.sent == []
+
+
+@virtual_time
+async def test_a_transport_that_is_gone_before_the_write_is_a_lost_connection() -> None:
+    rig = await start_with_stream()
+    assert tell(rig, 0)
+    rig.socket.abort()
+    assert (await rig.ending()).is_loss
+    assert rig.socket.sent == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -61,6 +62,10 @@ def a_drop(seq: int, reason: DropReason = DropReason.SUPERSEDED) -> DropRange:
 
 def closed(stream: int) -> Outgoing:
     return Outgoing(kind=OutgoingKind.CLOSED, data=b"closed %d" % stream, stream=stream)
+
+
+def an_event(seq: int, stream: int = 1) -> Outgoing:
+    return Outgoing(kind=OutgoingKind.EVENT, data=b"event %d" % seq, stream=stream, seq=seq)
 
 
 def drain(outbox: Outbox, now: float = 0.0) -> list[Outgoing]:
@@ -428,3 +433,97 @@ def test_a_stream_is_opened_once() -> None:
     outbox = an_outbox()
     with pytest.raises(ValueError, match="open"):
         outbox.open_stream(1, weight=1.0, keep=Keep.TIMELY)
+
+
+# --- what passes by
+
+
+def with_writer(outbox: Outbox) -> list[Outgoing]:
+    """What a writer that always has room has sent at once."""
+    sent: list[Outgoing] = []
+
+    def try_send(outgoing: Outgoing) -> bool:
+        sent.append(outgoing)
+        return True
+
+    outbox.try_send = try_send
+    return sent
+
+
+def wait_control(outbox: Outbox) -> None:
+    outbox.put_control(GoAway(deadline_ms=5))
+
+
+def wait_credit(outbox: Outbox) -> None:
+    outbox.put_control(Credit(stream=1, max_frames=9, max_bytes=9))
+
+
+def wait_event(outbox: Outbox) -> None:
+    outbox.put(1, an_event(0))
+
+
+def wait_other_stream(outbox: Outbox) -> None:
+    outbox.put(2, a_result(1))
+
+
+def wait_half_sent(outbox: Outbox) -> None:
+    outbox.put(2, a_result(1, pieces=(10,)))
+    outbox.pop(0.0)
+
+
+WAITS = [wait_control, wait_credit, wait_event, wait_other_stream, wait_half_sent]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_nothing_passes_what_waits_and_all_passes_once_that_has_left(
+    wait: Callable[[Outbox], None],
+) -> None:
+    outbox = an_outbox()
+    sent = with_writer(outbox)
+    wait(outbox)
+    assert not outbox.pass_by(an_event(1))
+    assert sent == []
+    assert len(drain(outbox)) == 1
+    assert outbox.pass_by(an_event(1))
+    assert [outgoing.seq for outgoing in sent] == [1]
+
+
+def test_nothing_passes_a_large_result_that_may_not_begin() -> None:
+    outbox, _ = a_newest_outbox(0)
+    sent = with_writer(outbox)
+    outbox.may_begin = lambda now: False
+    outbox.put(1, a_result(0, size=2 * LARGE_BYTES))
+    assert outbox.pop(0.0) is None
+    assert not outbox.pass_by(an_event(1))
+    assert sent == []
+
+
+def test_without_a_writer_nothing_passes() -> None:
+    outbox = an_outbox()
+    assert not outbox.pass_by(an_event(0))
+    outbox.put(1, an_event(0))
+    assert [outgoing.seq for outgoing in drain(outbox)] == [0]
+
+
+def test_what_passes_leaves_nothing_behind() -> None:
+    outbox = an_outbox()
+    with_writer(outbox)
+    assert outbox.pass_by(an_event(0))
+    outbox.check_integrity()
+    assert (outbox.is_empty, outbox.size_bytes, outbox.num_waiting(1)) == (True, 0, 0)
+    assert outbox.pop(0.0) is None
+
+
+@pytest.mark.parametrize("wait", [lambda outbox: None, *WAITS])
+def test_what_is_refused_changes_nothing(wait: Callable[[Outbox], None]) -> None:
+    """The writer has no room either; nobody is woken for what did not come in."""
+    outbox, other = an_outbox(), an_outbox()
+    wait(outbox)
+    wait(other)
+    woken: list[None] = []
+    outbox.on_wake = lambda: woken.append(None)
+    size_bytes, num_waiting = outbox.size_bytes, outbox.num_waiting(1)
+    assert not outbox.pass_by(an_event(1))
+    outbox.check_integrity()
+    assert (outbox.size_bytes, outbox.num_waiting(1), woken) == (size_bytes, num_waiting, [])
+    assert drain(outbox) == drain(other)

@@ -229,13 +229,13 @@ class CountedArrivals(deque[float]):
 def test_a_source_that_ignores_its_credit_does_not_make_a_token_cost_more() -> None:
     reader = Reader()
     reader.pacer.reserve.arrivals = arrivals = CountedArrivals()
-    start = reader.feed(0.03, 40)  # the pace rises while a reserve is earned
-    assert arrivals.num_seen > 0
+    start = reader.feed(0.03, 40)
     for _ in range(20_000):
         reader.pacer.push("x", start)
-    most = int(SETTINGS.lag_cap_s / SETTINGS.fastest_s) + 1
+    num_seen = []
     while arrivals:
         arrivals.num_seen = 0
         start += 0.05
         reader.pacer.take(start)
-        assert arrivals.num_seen <= most
+        num_seen.append(arrivals.num_seen)
+    assert 0 < max(num_seen) <= int(SETTINGS.lag_cap_s / SETTINGS.fastest_s) + 1

@@ -15,8 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from engine.ticks import next_tick
+
 PREFIX = "clawstream_"
-SAMPLE_INTERVAL_S = 0.1
+SAMPLE_INTERVAL_S = 0.125
 WINDOW_S = 10.0
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
@@ -96,8 +98,9 @@ class LoopLag:
     async def run(self) -> None:
         while True:
             # Not loop.time(): uvloop's stands still during a turn, and counts in milliseconds.
-            due = time.monotonic() + SAMPLE_INTERVAL_S
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            now = time.monotonic()
+            due = next_tick(now, SAMPLE_INTERVAL_S)
+            await asyncio.sleep(due - now)
             now = time.monotonic()
             self.record(max(0.0, now - due), now)
 

@@ -53,11 +53,10 @@ class ItemOptions(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One item on its way: its row of the network's input (float32 ``[3, H, W]``, or pixels, uint8
-    ``[H, W, 3]``), and ``canvas``, the picture at the size of its annotated frame, only if there
-    will be one."""
+    """One item on its way: ``fitted``, the picture at the size of the network's input, uint8
+    ``[H, W, 3]``, and ``canvas``, at the size of its annotated frame, only if there will be one."""
 
-    row: NDArray[Any]
+    fitted: images.Picture
     placement: Placement
     canvas: images.Picture | None
     options: ItemOptions
@@ -70,7 +69,7 @@ class PicturePipeline:
     """Encoded picture in, JSON out; implements ``engine.pipeline.Pipeline``.
 
     Immutable after construction, so ``prepare`` and ``interpret`` may run on any threads. A model
-    with a fixed batch size gets its batches in pieces of that size, the last one filled with zeros.
+    with a fixed batch size gets its batches in pieces of that size, the last filled up in black.
     """
 
     def __init__(self, manifest: Manifest, resources: Resources, reader: Reader) -> None:
@@ -106,16 +105,14 @@ class PicturePipeline:
             raise InvalidInput(f"model {self._name!r} finds no regions that could be blurred")
         picture = images.decode(payload)
         fitted, placement = images.fit(picture, self._spec)
-        takes_pixels = self._session.takes_pixels
-        row = fitted if takes_pixels else images.to_tensor(fitted, self._spec)
         canvas = annotate.shrink(picture) if wanted.annotate else None
-        return Prepared(row, placement, canvas, wanted)
+        return Prepared(fitted, placement, canvas, wanted)
 
     def run(self, batch: Sequence[Prepared]) -> list[Outputs]:
         size = self._fixed_batch or max(1, len(batch))
         answers: list[Outputs] = []
         for start in range(0, len(batch), size):
-            answers += self._run_piece([item.row for item in batch[start : start + size]])
+            answers += self._run_piece([item.fitted for item in batch[start : start + size]])
         return answers
 
     def interpret(self, prepared: Prepared, raw: Outputs, options: bytes) -> Output:
@@ -126,27 +123,27 @@ class PicturePipeline:
         attachment = annotate.annotate(prepared.canvas, answer, prepared.options.annotate)
         return Output(data=data, attachments=(attachment,))
 
-    def _run_piece(self, rows: list[NDArray[Any]]) -> list[Outputs]:
-        missing = (self._fixed_batch or 0) - len(rows)
+    def _run_piece(self, pictures: list[images.Picture]) -> list[Outputs]:
+        missing = (self._fixed_batch or 0) - len(pictures)
         if missing > 0:
-            rows = rows + [np.zeros_like(rows[0])] * missing
-        inputs = self._session.stack(rows)
+            pictures = pictures + [np.zeros_like(pictures[0])] * missing
+        if self._session.takes_pixels:
+            inputs = self._session.stack(pictures)
+        else:
+            inputs = images.to_tensor(pictures, self._spec)
         results = self._session.run({self._input_name: inputs})
         outputs = [results[name] for name in self._session.output_names]
         for name, output in zip(self._session.output_names, outputs, strict=True):
             if output.shape[:1] != inputs.shape[:1]:
                 raise ValueError(f"output {name!r} has shape {output.shape}, not one row per item")
-        wanted = len(rows) - max(0, missing)
+        wanted = len(pictures) - max(0, missing)
         return [tuple(output[row] for output in outputs) for row in range(wanted)]
 
     def _blank(self) -> Prepared:
         spec = self._spec
         placement = Placement(width=spec.width, height=spec.height, scale_x=1.0, scale_y=1.0)
-        if self._session.takes_pixels:
-            row = np.zeros((spec.height, spec.width, 3), dtype=np.uint8)
-        else:
-            row = np.zeros((3, spec.height, spec.width), dtype=np.float32)
-        return Prepared(row, placement, None, _NO_OPTIONS)
+        fitted = np.zeros((spec.height, spec.width, 3), dtype=np.uint8)
+        return Prepared(fitted, placement, None, _NO_OPTIONS)
 
 
 def read_options(manifest: Manifest, options_type: type[T]) -> T:

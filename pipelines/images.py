@@ -9,6 +9,7 @@ refuse before it allocates. A decoder cannot be interrupted: these checks are it
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import cast
 
 import cv2
@@ -159,21 +160,21 @@ def _resize(picture: Picture, width: int, height: int, spec: InputSpec) -> Pictu
     return cast(Picture, cv2.resize(picture, (width, height), interpolation=interpolation))
 
 
-def to_tensor(picture: Picture, spec: InputSpec) -> NDArray[np.float32]:
-    """``[3, height, width]`` float32, red first: ``(channel - mean) * scale``.
+def to_tensor(pictures: Sequence[Picture], spec: InputSpec) -> NDArray[np.float32]:
+    """``[N, 3, height, width]`` float32, red first: ``(channel - mean) * scale``.
 
-    Splitting into planes first makes this 0.05 to 0.09 ms for 320x256; a transposed copy takes
-    0.10 ms, ``cv2.dnn.blobFromImage`` 0.94 ms.
+    Splitting into planes first makes this 0.05 to 0.09 ms a picture of 320x256; a transposed copy
+    takes 0.10 ms, ``cv2.dnn.blobFromImage`` 0.94 ms, stacking tensors made one by one 0.1 ms more.
     """
-    height, width = picture.shape[:2]
-    tensor = np.empty((3, height, width), dtype=np.float32)
-    blue_green_red = cv2.split(picture)
-    for channel, plane in enumerate(reversed(blue_green_red)):
-        mean, scale = spec.mean[channel], spec.scale[channel]
-        if mean == 0.0:
-            tensor[channel] = plane
-        else:
-            np.subtract(plane, np.float32(mean), out=tensor[channel])
-        if scale != 1.0:
-            tensor[channel] *= np.float32(scale)
+    tensor = np.empty((len(pictures), 3, spec.height, spec.width), dtype=np.float32)
+    for row, picture in zip(tensor, pictures, strict=True):
+        blue_green_red = cv2.split(picture)
+        for channel, plane in enumerate(reversed(blue_green_red)):
+            mean, scale = spec.mean[channel], spec.scale[channel]
+            if mean == 0.0:
+                row[channel] = plane
+            else:
+                np.subtract(plane, np.float32(mean), out=row[channel])
+            if scale != 1.0:
+                row[channel] *= np.float32(scale)
     return tensor

@@ -12,6 +12,7 @@ from engine.config import ModelConfig
 from engine.errors import EngineError, Overloaded, StartupError, Unavailable, UnknownModel
 from engine.manifest import Manifest
 from engine.models.repository import LATEST, FileWatch, Repository, Variants
+from engine.ticks import next_tick
 from engine.types import Emit, LaneSpec
 from engine.versions.books import Books
 from engine.versions.description import describe
@@ -22,7 +23,7 @@ from engine.versions.track import PoolFactory, Track
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.2
+TICK_S = 0.25
 
 
 class ServedModel:
@@ -239,9 +240,10 @@ class ServedModel:
     async def _tend(self) -> None:
         """The model's own task: trial, pressure, workers."""
         while True:
-            await asyncio.sleep(TICK_S)
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(next_tick(loop.time(), TICK_S) - loop.time())
             try:
-                self._tick(asyncio.get_running_loop().time())
+                self._tick(loop.time())
             except Exception:  # the model must not be left without a guardian
                 logger.exception("%s: looking after the model failed", self._name)
 

@@ -7,9 +7,10 @@ from itertools import chain
 from math import ceil
 from typing import Protocol
 
+from engine.ticks import next_tick
 from gateway.session.clock import Clock, Timer
 
-TICK_S = 0.1
+TICK_S = 0.125
 ROUND_S = 1.0
 # Asking the kernel takes a few microseconds: a tick stays well below a millisecond. Beyond 1,000
 # connections a round takes longer; a few are not worth more than one wake-up of the process.
@@ -34,7 +35,7 @@ class NetworkSampler:
         self._next_round_at = 0.0
 
     def start(self) -> None:
-        self._timer = self._clock.call_at(self._clock.now() + TICK_S, self._tick)
+        self._timer = self._clock.call_at(next_tick(self._clock.now(), TICK_S), self._tick)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -45,13 +46,13 @@ class NetworkSampler:
     def _tick(self) -> None:
         now = self._clock.now()
         if not self._waiting:
-            self._next_round_at = now + ROUND_S
+            self._next_round_at = next_tick(now, ROUND_S)
             self._waiting = list(chain(*self._groups))
             even_share = ceil(len(self._waiting) * TICK_S / ROUND_S)
             self._num_per_tick = min(max(MIN_PER_TICK, even_share), MAX_PER_TICK)
         taken = self._waiting[: self._num_per_tick]
         del self._waiting[: self._num_per_tick]
-        next_at = now + TICK_S if self._waiting else max(now + TICK_S, self._next_round_at)
+        next_at = next_tick(now, TICK_S) if self._waiting else self._next_round_at
         # First, so that a connection that fails us does not end the rounds.
         self._timer = self._clock.call_at(next_at, self._tick)
         for connection in taken:

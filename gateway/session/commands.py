@@ -19,6 +19,7 @@ from gateway.session.prompts import Moment, Prompts
 from gateway.session.receipts import stream_error
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_options import read_text_settings
 from gateway.session.text_stream import TextStream
 from gateway.session.tiers import within_tier
@@ -47,6 +48,7 @@ class StreamCommands:
         streams: StreamTable,
         registry: SessionRegistry,
         deliver: Deliver,
+        telling: Telling,
         ingest: Ingest,
         prompts: Prompts,
     ) -> None:
@@ -58,6 +60,7 @@ class StreamCommands:
         self._streams = streams
         self._registry = registry
         self._deliver = deliver
+        self._telling = telling
         self._ingest = ingest
         self._prompts = prompts
 
@@ -70,9 +73,9 @@ class StreamCommands:
             check_model(message.kind, message.model, self._kinds)
             stream = self._open(message, self._registry.tiers.of(moment.tenant))
         except EngineError as error:
-            self._deliver.tell(stream_error(from_engine_error(error), message.stream))
+            self._telling.tell(stream_error(from_engine_error(error), message.stream))
         except RequestProblem as problem:
-            self._deliver.tell(stream_error(problem, message.stream))
+            self._telling.tell(stream_error(problem, message.stream))
         else:
             self._streams.add(stream)
             self._deliver.open(stream)
@@ -94,12 +97,7 @@ class StreamCommands:
     def _open_frames(self, settings: StreamSettings) -> FrameStream:
         """Raises EngineError: no such model, or all places in its queue are promised."""
         share = self._registry.credit.of(settings.lane.model).open(settings.lane.capacity)
-        stream = FrameStream(
-            settings,
-            self._registry.input_budget,
-            share,
-            ack_deadline_s=self._limits.ack_deadline_s,
-        )
+        stream = FrameStream(settings, self._registry.input_budget, share, self._limits)
         try:
             lane = self._engine.open_lane(settings.lane, partial(self._deliver.emit, stream))
         except EngineError:
@@ -116,7 +114,7 @@ class StreamCommands:
                 self._streams.acknowledge_finished(message.stream, message.seq)
             if not self._streams.is_spent(message.stream):
                 problem = RequestProblem(ProblemKind.UNKNOWN_STREAM, "open it first")
-                self._deliver.tell(stream_error(problem, message.stream))
+                self._telling.tell(stream_error(problem, message.stream))
             return
         if stream.state is StreamState.CLOSED:
             if isinstance(message, Ack) and isinstance(stream, TextStream):
@@ -129,10 +127,10 @@ class StreamCommands:
                 self._apply(stream, message, moment.now)
         except UnexpectedMessage as error:
             problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, error.detail)
-            self._deliver.tell(stream_error(problem, stream.id))
+            self._telling.tell(stream_error(problem, stream.id))
         except RequestProblem as problem:
             prompt_id = message.id if isinstance(message, Prompt) else None
-            self._deliver.tell(stream_error(problem, stream.id, prompt_id=prompt_id))
+            self._telling.tell(stream_error(problem, stream.id, prompt_id=prompt_id))
 
     def _apply(self, stream: FrameStream, message: StreamMessage, now: float) -> None:
         if isinstance(message, Prompt):

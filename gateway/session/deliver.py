@@ -7,11 +7,14 @@ handed to the writer, because until then it may still turn out too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from engine.types import Cancelled, Dropped, DropReason, Failed, Outcome, Policy, Progress, Result
-from gateway.errors import CloseCode, ConnectionFault, ProblemKind, RequestProblem, from_engine_error
+from gateway.errors import (
+    ProblemKind,
+    RequestProblem,
+    from_engine_error,
+)
 from gateway.session.clock import Clock
 from gateway.session.frame_stream import AcceptedFrame, FrameState, FrameStream
 from gateway.session.playout import Playout
@@ -24,19 +27,16 @@ from gateway.session.receipts import (
 )
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import EVENT, Entry, Keep, Outgoing, OutgoingKind
-from gateway.stream.outbox import Outbox, OutboxFull, ignore, ignore_popped, ignore_settled
-from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent, ServerMessage
+from gateway.stream.entries import EVENT, Keep, Outgoing, OutgoingKind, ResultGroup
+from gateway.stream.outbox import LARGE_BYTES, Outbox, ignore, ignore_popped, ignore_settled
+from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent
 from gateway.wire.protocol import StreamEvent, StreamState
 
 # Tokens are small, and felt when they stutter: their bytes weigh less than those of results.
 TOKEN_SHARE = 8.0
 _KEEP = {Policy.LATEST: Keep.NEWEST, Policy.FIFO: Keep.TIMELY, Policy.LOSSLESS: Keep.ALL}
-
-
-def _ignore_logged(stream: TextStream, num_bytes: int) -> None:
-    """Until somebody counts."""
 
 
 class Deliver:
@@ -52,125 +52,74 @@ class Deliver:
     def __init__(
         self,
         *,
-        outbox: Outbox,
+        telling: Telling,
         streams: StreamTable,
         clock: Clock,
-        on_fault: Callable[[ConnectionFault], None],
         registry: SessionRegistry,
     ) -> None:
-        # Told of each event that is kept while nobody can be told, and by how much its log grew.
-        self.on_logged: Callable[[TextStream, int], None] = _ignore_logged
-        self.holding: dict[int, Callable[[Entry], None]] = {}  # by streams told what they missed
-        self._outbox: Outbox | None = None  # while there is a connection
+        self._telling = telling
         self._streams = streams
         self._now = clock.now
-        self._on_fault = on_fault
         self._on_latency = registry.observe_latency
         self._clock = clock
         self.pressure = registry.tiers.pressure
-        self.attach(outbox)
+        if telling.outbox is not None:
+            self.attach(telling.outbox)
 
     @property
     def is_idle(self) -> bool:
         """Whether everything told has been sent, and nothing is left to tell."""
-        is_answered = all(stream.is_answered for stream in self._streams)
-        is_told = (self._outbox is None or self._outbox.is_empty) and not self.holding
-        return is_answered and is_told
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether there is a connection."""
-        return self._outbox is not None
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What waits for the writer."""
-        return 0 if self._outbox is None else self._outbox.size_bytes
-
-    def num_waiting(self, stream: AnyStream) -> int:
-        """Messages of an open stream that wait for the writer."""
-        return 0 if self._outbox is None else self._outbox.num_waiting(stream.id)
+        return self._telling.is_done and all(stream.is_answered for stream in self._streams)
 
     # --- the connection
 
     def attach(self, outbox: Outbox) -> None:
         """There is a connection, and this is what it sends."""
-        self._outbox = outbox
+        self._telling.outbox = outbox
         outbox.on_settled = self._settle_result
         outbox.on_popped = self._settle_credit
-        outbox.on_overflow = self._fail_for_others
+        outbox.on_overflow = self._telling.fail_for_others
 
     def detach(self) -> None:
         """The connection is gone: what waited for it is forgotten, undecided; idempotent.
 
         Until the next one, events of token streams go into their logs, and everything else nowhere.
         """
-        if self._outbox is not None:
-            self._outbox.on_settled, self._outbox.on_popped = ignore_settled, ignore_popped
-            self._outbox.on_overflow = ignore
-            self._outbox.clear()
-        self.holding.clear()
-        self._outbox = None
+        outbox, self._telling.outbox = self._telling.outbox, None
+        if outbox is not None:
+            outbox.on_settled, outbox.on_popped = ignore_settled, ignore_popped
+            outbox.on_overflow = ignore
+            outbox.clear()
+        self._telling.holding.clear()
 
     # --- telling
-
-    def tell(self, message: ServerMessage) -> None:
-        """Queue a message about the connection."""
-        if self._outbox is None:
-            return
-        try:
-            self._outbox.put_control(message)
-        except OutboxFull as error:
-            self._fail_slow_reader(error)
 
     def say(self, event: ServerEvent) -> bool:
         """Tell people something, ahead of all text that waits; returns whether there is a
         connection, and the stream if one is named."""
         is_there = not isinstance(event.stream, int) or self._streams.find(event.stream) is not None
-        if self._outbox is None or not is_there:
+        if not self._telling.is_attached or not is_there:
             return False
-        self.tell(event)
+        self._telling.tell(event)
         return True
-
-    def put(self, stream: AnyStream, entry: Entry) -> None:
-        """Queue a message of an open stream."""
-        if self._outbox is None:
-            return
-        if self.holding and (hold := self.holding.get(stream.id)):
-            hold(entry)
-            return
-        try:
-            self._outbox.put(stream.id, entry)
-        except OutboxFull as error:
-            self._fail_slow_reader(error)
-
-    def put_event(self, stream: TextStream, event: Outgoing) -> None:
-        """Queue an event of an open stream, which is kept until it is acknowledged."""
-        num_bytes, outbox = stream.log.append(event), self._outbox
-        if outbox is None:
-            self.on_logged(stream, num_bytes)
-        elif not self.holding and event.seq is not None and outbox.pass_by(event):
-            stream.note_sent(event.seq, self._now())
-        else:
-            self.put(stream, event)
 
     def open(self, stream: AnyStream) -> None:
         """The stream exists from here on."""
         if isinstance(stream, FrameStream):
             self._start_playout(stream)
         self._open(stream)
-        self.put(stream, opened_entry(stream))
+        self._telling.put(stream, opened_entry(stream))
 
     def reopen(self, stream: AnyStream) -> None:
         """The stream goes on, on a new connection; what it has missed is for a ``Replay``."""
         self._open(stream)
         if isinstance(stream, FrameStream):
-            self.tell(Credit(stream=stream.id, **stream.credit.grant._asdict()))
+            self._telling.tell(Credit(stream=stream.id, **stream.credit.grant._asdict()))
 
     def refuse(self, stream: FrameStream, seq: int, problem: RequestProblem) -> None:
         """Answer a frame that is not accepted; its credit comes back like any other's."""
         stream.tally.count_refused()
-        self.put(stream, error_entry(stream, seq, problem, stream.take_arrived_bytes()))
+        self._telling.put(stream, error_entry(stream, seq, problem, stream.take_arrived_bytes()))
 
     # --- answering accepted frames
 
@@ -203,7 +152,7 @@ class Deliver:
         """Answer a frame whose result is not queued: it is given up."""
         stream.let_go(frame.seq)
         stream.tally.count_dropped(reason)
-        self.put(stream, drop_entry(frame, reason))
+        self._telling.put(stream, drop_entry(frame, reason))
         if frame.state is FrameState.PACED:
             assert stream.playout is not None
             stream.playout.withdraw(frame.seq)
@@ -263,7 +212,7 @@ class Deliver:
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The message was written: receipts give their credit back and wait for an ``ack``; nothing
         once the connection is gone."""
-        if outgoing.stream is None or self._outbox is None:
+        if outgoing.stream is None or not self._telling.is_attached:
             return
         stream = self._streams.find(outgoing.stream)
         if stream is None:
@@ -281,7 +230,7 @@ class Deliver:
         if outgoing.num_frames and is_open and isinstance(stream, FrameStream):
             grant = stream.credit.next_announcement()
             if grant is not None:
-                self.tell(Credit(stream=stream.id, **grant._asdict()))
+                self._telling.tell(Credit(stream=stream.id, **grant._asdict()))
 
     def _settle_credit(self, outgoing: Outgoing) -> None:
         # Before the write ends, or a client that is quicker than our bookkeeping would be refused
@@ -310,14 +259,15 @@ class Deliver:
     # --- into the outbox
 
     def _open(self, stream: AnyStream) -> None:
-        if self._outbox is None:
+        outbox = self._telling.outbox
+        if outbox is None:
             return
         weight, keep = stream.settings.lane.weight, Keep.ALL
         if isinstance(stream, TextStream):
             weight *= TOKEN_SHARE
         else:
             keep = _KEEP[stream.settings.lane.policy]
-        self._outbox.open_stream(stream.id, weight=weight, keep=keep)
+        outbox.open_stream(stream.id, weight=weight, keep=keep)
 
     def _release(self, stream: FrameStream, released: list[tuple[int, Result]]) -> None:
         for seq, result in released:
@@ -358,7 +308,23 @@ class Deliver:
             self._answer_error(stream, frame, problem)
         else:
             frame.state = FrameState.QUEUED
-            self.put(stream, group)
+            if not self._pass_by(stream, group):
+                self._telling.put(stream, group)
+
+    def _pass_by(self, stream: FrameStream, group: ResultGroup) -> bool:
+        """Whether the result was sent at once: a small one that is in time, when nothing waits."""
+        outbox = self._telling.outbox
+        if outbox is None or self._telling.holding or group.size_bytes > LARGE_BYTES:
+            return False
+        if group.pieces or (group.deadline is not None and self._now() > group.deadline):
+            return False
+        outgoing = group.last_message(stream.id)
+        if not outbox.pass_by(outgoing):
+            return False
+        self._settle_credit(outgoing)
+        self._settle_result(stream.id, group.seq, None)
+        self.handle_sent(outgoing)
+        return True
 
     def _note_wait(self, stream: FrameStream, frame: AcceptedFrame) -> None:
         if frame.deadline is None:
@@ -372,24 +338,11 @@ class Deliver:
     ) -> None:
         stream.let_go(frame.seq)
         stream.tally.count_error()
-        self.put(stream, error_entry(stream, frame.seq, problem, frame.credit_bytes))
+        self._telling.put(stream, error_entry(stream, frame.seq, problem, frame.credit_bytes))
 
     def _finish_if_done(self, stream: FrameStream) -> None:
         if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.frames:
             return
         stream.advance(StreamEvent.FINISHED)
         stream.close_lane()
-        self.put(stream, closed_entry(stream))
-
-    def _fail_for_others(self) -> None:
-        self._fail_slow_reader(
-            OutboxFull("too many bytes wait for slow readers, most of them here")
-        )
-
-    def fail_for_text(self, num_chars: int) -> None:
-        """More text of one answer waits than any reader may leave unread."""
-        self._fail_slow_reader(OutboxFull(f"{num_chars} characters wait for a slow reader"))
-
-    def _fail_slow_reader(self, error: OutboxFull) -> None:
-        fault = ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, str(error))
-        self._on_fault(fault)
+        self._telling.put(stream, closed_entry(stream))

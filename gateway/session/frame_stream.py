@@ -7,8 +7,10 @@ from enum import Enum
 
 from engine.base import Lane
 from engine.types import DropReason, Result
+from gateway.config_sections import LimitsConfig
 from gateway.session.open_stream import OpenStream
 from gateway.session.options import StreamSettings
+from gateway.session.pictures import PictureGate
 from gateway.session.playout import Playout
 from gateway.stream.advice import Advice
 from gateway.stream.byte_budget import ByteBudget
@@ -61,12 +63,12 @@ class FrameStream(OpenStream):
         settings: StreamSettings,
         input_budget: ByteBudget,
         share: CreditShare,
-        *,
-        ack_deadline_s: float,
+        limits: LimitsConfig,
     ) -> None:
         """``share`` are its places in the model's queue, which it gives back with its lane."""
-        super().__init__(settings.id, settings.lane.model, ack_deadline_s=ack_deadline_s)
+        super().__init__(settings.id, settings.lane.model, ack_deadline_s=limits.ack_deadline_s)
         self.settings = settings
+        self.gate = PictureGate(limits)
         self._input_budget = input_budget
         self._share = share
         self.frames: dict[int, AcceptedFrame] = {}

@@ -19,9 +19,9 @@ from gateway.errors import (
 )
 from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import AcceptedFrame, FrameStream
-from gateway.session.pictures import check_picture
 from gateway.session.receipts import hint_message, stream_error
 from gateway.session.stream_table import StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
 from gateway.stream.client_clock import ClientClock
 from gateway.wire.assembly import FrameAssembler, FrameTooLarge
@@ -46,10 +46,12 @@ class Ingest:
         limits: LimitsConfig,
         streams: StreamTable,
         deliver: Deliver,
+        telling: Telling,
     ) -> None:
         self._limits = limits
         self._streams = streams
         self._deliver = deliver
+        self._telling = telling
         self.client_clock = ClientClock()  # ``Watch`` sets it
         self._pressure = deliver.pressure
         self._assembler = FrameAssembler(
@@ -70,14 +72,14 @@ class Ingest:
         if stream is None:
             if not self._streams.is_spent(header.stream) and not header.has_more:
                 problem = RequestProblem(ProblemKind.UNKNOWN_STREAM, "open it first")
-                self._deliver.tell(stream_error(problem, header.stream, seq=header.seq))
+                self._telling.tell(stream_error(problem, header.stream, seq=header.seq))
             return
         if stream.state in (StreamState.CLOSING, StreamState.CLOSED):
             return  # was under way when the stream was closed
         if isinstance(stream, TextStream):
             if not header.has_more:
                 problem = RequestProblem(ProblemKind.UNEXPECTED_MESSAGE, "the stream takes prompts")
-                self._deliver.tell(stream_error(problem, header.stream))
+                self._telling.tell(stream_error(problem, header.stream))
             return
         stream.receive_bytes(len(message.payload))
         try:
@@ -151,10 +153,9 @@ class Ingest:
             raise RequestProblem(ProblemKind.INVALID_INPUT, "tensors need meta and payload")
 
     def _check_picture(self, stream: FrameStream, payload: memoryview) -> None:
-        picture = check_picture(payload, self._limits)
-        codec = stream.settings.codec
-        if codec is not None and picture.codec is not codec:
-            detail = f"{picture.codec} on a stream of {codec}"
+        codec, wanted = stream.gate.check(payload), stream.settings.codec
+        if wanted is not None and codec is not wanted:
+            detail = f"{codec} on a stream of {wanted}"
             raise RequestProblem(ProblemKind.UNKNOWN_CODEC, detail)
 
     def _accept(self, stream: FrameStream, message: BinaryMessage, now: float) -> None:
@@ -206,4 +207,4 @@ class Ingest:
         stream.advice.receive(t_us, now)
         hint = stream.advice.next_hint(now, is_pressed=self._pressure.wants_less_input)
         if hint is not None:
-            self._deliver.tell(hint_message(stream, hint))
+            self._telling.tell(hint_message(stream, hint))

@@ -4,8 +4,36 @@ from __future__ import annotations
 
 from gateway.config_sections import LimitsConfig
 from gateway.errors import ProblemKind, RequestProblem
-from gateway.wire.picture import PictureError, PictureHeader, UnknownCodec, read_picture_header
-from gateway.wire.picture_body import check_picture_body
+from gateway.wire.picture import (
+    PictureCodec,
+    PictureError,
+    PictureHeader,
+    UnknownCodec,
+    read_picture_header,
+)
+from gateway.wire.picture_body import Beginning, check_picture_body
+
+
+class PictureGate:
+    """Lets one stream's pictures in.
+
+    A camera begins all of them alike, so the beginning of the last one is remembered: to read it
+    again took a sixth of what a frame costs the gateway.
+    """
+
+    __slots__ = ("_beginning", "_codec", "_limits")
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._limits = limits
+        self._beginning: Beginning | None = None
+        self._codec = PictureCodec.JPEG  # of ``_beginning``
+
+    def check(self, payload: memoryview) -> PictureCodec:
+        """See :func:`check_picture`."""
+        if self._beginning is None or not self._beginning.fits(payload):
+            header, self._beginning = _check(payload, self._limits)
+            self._codec = header.codec
+        return self._codec
 
 
 def check_picture(payload: bytes | memoryview, limits: LimitsConfig) -> PictureHeader:
@@ -15,6 +43,12 @@ def check_picture(payload: bytes | memoryview, limits: LimitsConfig) -> PictureH
         RequestProblem: unknown codec, damaged header, larger than the limits, or a body that
             does not suit the header's size.
     """
+    return _check(payload, limits)[0]
+
+
+def _check(
+    payload: bytes | memoryview, limits: LimitsConfig
+) -> tuple[PictureHeader, Beginning | None]:
     try:
         header = read_picture_header(payload)
     except UnknownCodec as error:
@@ -32,7 +66,7 @@ def check_picture(payload: bytes | memoryview, limits: LimitsConfig) -> PictureH
         )
         raise RequestProblem(ProblemKind.PICTURE_TOO_LARGE, detail)
     try:
-        check_picture_body(payload, header)  # after the size, which bounds the numbers in it
+        # After the size, which bounds the numbers in it.
+        return header, check_picture_body(payload, header)
     except PictureError as error:
         raise RequestProblem(ProblemKind.INVALID_PICTURE, str(error)) from None
-    return header

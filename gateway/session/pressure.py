@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.base import ModelStatistics
+from engine.ticks import next_tick
 from engine.types import Priority
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.session.clock import Clock, Timer
@@ -155,7 +156,7 @@ class Pressure:
 
     def _arm(self, clock: Clock, read: Callable[[], Readings]) -> None:
         tick = partial(self._tick, clock, read)
-        self._timer = clock.call_at(clock.now() + TICK_S, tick)
+        self._timer = clock.call_at(next_tick(clock.now(), TICK_S), tick)
 
     def _tick(self, clock: Clock, read: Callable[[], Readings]) -> None:
         self._arm(clock, read)  # first: a reading that fails must not stop the ticks

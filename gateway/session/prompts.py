@@ -30,7 +30,6 @@ from engine.types import (
 )
 from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
-from gateway.session.deliver import Deliver
 from gateway.session.outcomes import read_finished
 from gateway.session.pacing import DELAY_JUMP, Answering, Pacing, max_ahead
 from gateway.session.receipts import (
@@ -44,6 +43,7 @@ from gateway.session.receipts import (
 )
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_options import TextSettings, read_prompt
 from gateway.session.text_stream import RunningPrompt, TextStream
 from gateway.stream.answers import Answer
@@ -89,7 +89,7 @@ class Prompts:
         limits: LimitsConfig,
         text: TextConfig,
         streams: StreamTable,
-        deliver: Deliver,
+        telling: Telling,
         registry: SessionRegistry,
         pacing: Pacing,
     ) -> None:
@@ -97,8 +97,9 @@ class Prompts:
         self._limits = limits
         self._text = text
         self._streams = streams
-        self._deliver = deliver
+        self._telling = telling
         self._registry = registry
+        self._pressure = registry.tiers.pressure
         self._pacing = pacing
         self._congestion = Congestion()
 
@@ -261,7 +262,7 @@ class Prompts:
 
     def _tell_again(self, stream: TextStream, answer: Answer) -> None:
         for entry in replay_entries(stream, answer.id, answer.text):
-            self._deliver.put_event(stream, entry)
+            self._telling.put_event(stream, entry)
         if isinstance(answer.ending, EndOutput):
             self._put_end(stream, answer.ending)
         elif isinstance(answer.ending, ErrorMessage):
@@ -285,7 +286,7 @@ class Prompts:
             prompt.timer.token(event.text)
             num_chars = prompt.outflow.push(event.text)
             if num_chars > self._limits.max_outbox_bytes:
-                self._deliver.fail_for_text(num_chars)
+                self._telling.fail_for_text(num_chars)
             return
         match event:
             case Cancelled() | Dropped(DropReason.CANCELLED):
@@ -299,13 +300,13 @@ class Prompts:
         prompt = stream.running[key]
         answer, text, timing = prompt.answer, departure.text, None
         answer.append(text)
-        if stream.settings.timing and self._deliver.pressure.allows_extras:
+        if stream.settings.timing and self._pressure.allows_extras:
             timing = prompt.outflow.timing(departure)
-        self._deliver.put_event(stream, token_entry(stream, answer.id, departure, timing))
+        self._telling.put_event(stream, token_entry(stream, answer.id, departure, timing))
         if len(text) > EVENT_CHARS:
             for start in range(EVENT_CHARS, len(text), EVENT_CHARS):
                 entry = token_entry(stream, answer.id, departure, timing, start=start)
-                self._deliver.put_event(stream, entry)
+                self._telling.put_event(stream, entry)
 
     def _answer(self, stream: TextStream, key: int) -> None:
         """All the text has left: what the engine said at the end follows."""
@@ -382,12 +383,12 @@ class Prompts:
             return
         stream.advance(StreamEvent.FINISHED)
         stream.close_lanes()
-        self._deliver.put(stream, closed_entry(stream))
+        self._telling.put(stream, closed_entry(stream))
 
     # --- events
 
     def _put_end(self, stream: TextStream, ending: EndOutput) -> None:
-        self._deliver.put_event(stream, end_entry(stream, ending))
+        self._telling.put_event(stream, end_entry(stream, ending))
 
     def _put_error(self, stream: TextStream, error: ErrorMessage) -> None:
-        self._deliver.put_event(stream, prompt_error_entry(stream, error))
+        self._telling.put_event(stream, prompt_error_entry(stream, error))

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from gateway.session.clock import Clock
-from gateway.session.deliver import Deliver
 from gateway.session.pacing import OFF_AHEAD
+from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
 from gateway.stream.entries import Entry
 from gateway.stream.event_log import EVENT_BYTES, MAX_BYTES
@@ -36,7 +36,7 @@ class Replay:
         stream: TextStream,
         events: Iterable[Entry],
         *,
-        deliver: Deliver,
+        telling: Telling,
         clock: Clock,
         bucket: LeakyBucket,
         max_bytes: int = MAX_BYTES,
@@ -46,7 +46,7 @@ class Replay:
         self._size_bytes = sum(map(kept_bytes, self._events))
         self._max_bytes = max_bytes
         self._num_new = 0  # events that have come since the newest group left
-        self._deliver = deliver
+        self._telling = telling
         self._clock = clock
         self._bucket = bucket
 
@@ -62,16 +62,16 @@ class Replay:
         self._size_bytes += kept_bytes(event)
         self._num_new += 1
         if self._size_bytes > self._max_bytes:
-            del self._deliver.holding[self._stream.id]
+            del self._telling.holding[self._stream.id]
             while self._size_bytes > self._max_bytes:
                 self._send_oldest()
-            self._deliver.holding[self._stream.id] = self.hold
+            self._telling.holding[self._stream.id] = self.hold
 
     def _tick(self) -> None:
-        if self._deliver.holding.get(self._stream.id) != self.hold:
+        if self._telling.holding.get(self._stream.id) != self.hold:
             return  # the connection is lost
-        del self._deliver.holding[self._stream.id]
-        if self._deliver.num_waiting(self._stream) < GROUP:
+        del self._telling.holding[self._stream.id]
+        if self._telling.num_waiting(self._stream) < GROUP:
             self._send_group()
         else:
             self._bucket.add(self._clock.now())  # the socket is slower than that
@@ -86,11 +86,11 @@ class Replay:
     def _send_oldest(self) -> None:
         event = self._events.popleft()
         self._size_bytes -= kept_bytes(event)
-        self._deliver.put(self._stream, event)
+        self._telling.put(self._stream, event)
 
     def _go_on(self) -> None:
         if self._events:
-            self._deliver.holding[self._stream.id] = self.hold
+            self._telling.holding[self._stream.id] = self.hold
             self._clock.call_at(self._bucket.next_time(), self._tick)
 
 

@@ -16,6 +16,7 @@ from gateway.session.prompts import Prompts
 from gateway.session.receipts import closed_entry
 from gateway.session.replay import Replay
 from gateway.session.stream_table import AnyStream, StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
 from gateway.stream.leaky_bucket import LeakyBucket
 from gateway.wire.messages import ResumedStream, ResumeStream
@@ -38,6 +39,7 @@ class StreamKeeper:
         detached: DetachedSessions,
         streams: StreamTable,
         deliver: Deliver,
+        telling: Telling,
         ingest: Ingest,
         prompts: Prompts,
         pacing: PacingConfig,
@@ -47,10 +49,11 @@ class StreamKeeper:
         self._detached = detached
         self._streams = streams
         self._deliver = deliver
+        self._telling = telling
         self._ingest = ingest
         self._prompts = prompts
         self._pacing = pacing
-        deliver.on_logged = self._note_logged
+        telling.on_logged = self._note_logged
 
     @property
     def is_empty(self) -> bool:
@@ -107,7 +110,7 @@ class StreamKeeper:
             self._clock.call_at(self._clock.now(), self._detached.enforce)
 
     def _give_up_recovery(self, stream: TextStream) -> None:
-        if not self._deliver.is_attached and self._streams.find(stream.id) is stream:
+        if not self._telling.is_attached and self._streams.find(stream.id) is stream:
             self._detached.grow(self._session_id, -stream.log.size_bytes)
             self.give_up(stream, DropReason.DISCONNECTED)
 
@@ -141,7 +144,7 @@ class StreamKeeper:
         if stream.state is StreamState.CLOSED:
             events = (*events, closed_entry(stream))
         bucket = LeakyBucket(self._pacing.transfer_rate, self._pacing.burst)
-        Replay(stream, events, deliver=self._deliver, clock=self._clock, bucket=bucket).start()
+        Replay(stream, events, telling=self._telling, clock=self._clock, bucket=bucket).start()
         return ResumedStream(
             stream=stream.id,
             recovered=True,

@@ -22,6 +22,7 @@ from gateway.session.prompts import Moment, Prompts
 from gateway.session.registry import SessionRegistry
 from gateway.session.resume import StreamKeeper, not_recovered
 from gateway.session.stream_table import MAX_FINISHED, StreamTable
+from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
 from gateway.session.watch import Watch
 from gateway.stream.entries import Outgoing
@@ -106,20 +107,19 @@ class Session:
         self._state = ConnectionState.AWAITING_HELLO
         self._started_at = clock.now()
         self._streams = StreamTable(limits.max_streams)
+        self._telling = Telling(outbox, clock=clock, on_fault=self._fail)
         self._deliver = Deliver(
-            outbox=outbox,
-            streams=self._streams,
-            clock=clock,
-            on_fault=self._fail,
-            registry=registry,
+            telling=self._telling, streams=self._streams, clock=clock, registry=registry
         )
-        self._ingest = Ingest(limits=limits, streams=self._streams, deliver=self._deliver)
+        self._ingest = Ingest(
+            limits=limits, streams=self._streams, deliver=self._deliver, telling=self._telling
+        )
         self._prompts = Prompts(
             engine=engine,
             limits=limits,
             text=text,
             streams=self._streams,
-            deliver=self._deliver,
+            telling=self._telling,
             registry=registry,
             pacing=pacing,
         )
@@ -132,6 +132,7 @@ class Session:
             streams=self._streams,
             registry=registry,
             deliver=self._deliver,
+            telling=self._telling,
             ingest=self._ingest,
             prompts=self._prompts,
         )
@@ -141,6 +142,7 @@ class Session:
             detached=registry.detached,
             streams=self._streams,
             deliver=self._deliver,
+            telling=self._telling,
             ingest=self._ingest,
             prompts=self._prompts,
             pacing=pacing.config,
@@ -149,7 +151,7 @@ class Session:
             limits=limits,
             clock=clock,
             streams=self._streams,
-            deliver=self._deliver,
+            telling=self._telling,
             ingest=self._ingest,
             on_fault=self._fail,
         )
@@ -170,7 +172,7 @@ class Session:
 
     @property
     def outbox_bytes(self) -> int:
-        return self._deliver.waiting_bytes
+        return self._telling.waiting_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -231,7 +233,7 @@ class Session:
         if self._state in (ConnectionState.READY, ConnectionState.DRAINING):
             self._advance(ConnectionEvent.GOAWAY)
             self._registry.tokens.forget(self.id)
-            self._deliver.tell(GoAway(deadline_ms=deadline_ms))
+            self._telling.tell(GoAway(deadline_ms=deadline_ms))
 
     def note_path(self, sample: PathSample) -> None:
         """The connection has looked at the kernel's counters."""
@@ -299,17 +301,16 @@ class Session:
         if self._state is ConnectionState.CLOSED:
             return
         drop_reason = DropReason.SHUTDOWN if self._is_draining else DropReason.DISCONNECTED
+        age_s = self._clock.now() - self._started_at
         self._advance(ConnectionEvent.CLOSE)
         self._watch.stop()
         self._stop_expiry()
-        untold = 0
+        untold = sum(stream.tally.in_flight for stream in self._streams)
         for stream in self._streams:
-            untold += stream.tally.in_flight
             self._keeper.give_up(stream, drop_reason)
         self._streams.finished.clear()
         self._deliver.detach()
         self._registry.remove(self.id)
-        age_s = self._clock.now() - self._started_at
         logger.info("session %s closed: %s, %d untold, %.1f s", self.id, reason, untold, age_s)
 
     @property
@@ -320,15 +321,15 @@ class Session:
         is_draining = self._state is _DRAINING
         if not (isinstance(message, Open) and is_draining):  # which is answered
             self._advance(CONNECTION_EVENTS[type(message)])
-        now, tenant = self._clock.now(), self.principal or ""
-        moment = Moment(now=now, is_draining=is_draining, tenant=tenant)
+        tenant = self.principal or ""
+        moment = Moment(now=self._clock.now(), is_draining=is_draining, tenant=tenant)
         match message:
             case Hello():
                 self._hello(message)
             case Open():
                 self._commands.open(message, moment)
             case Ping(t=t):
-                self._deliver.tell(ServerPong(t=t, now_us=self._clock.now_us()))
+                self._telling.tell(ServerPong(t=t, now_us=self._clock.now_us()))
             case ClientPong():
                 self._watch.receive_pong(message)
             case _:
@@ -358,7 +359,7 @@ class Session:
         return self._limits.max_streams + MAX_FINISHED
 
     def _greet(self, welcome: Welcome) -> None:
-        self._deliver.tell(welcome)
+        self._telling.tell(welcome)
         self._watch.welcome()
 
     def _give_way(self) -> None:
@@ -392,7 +393,7 @@ class Session:
         if self._state is ConnectionState.AWAITING_HELLO:
             detail = f"hello comes first: {error.detail}"
             raise ConnectionFault(CloseCode.PROTOCOL, kind, detail) from None
-        self._deliver.tell(error_message(RequestProblem(kind, error.detail)))
+        self._telling.tell(error_message(RequestProblem(kind, error.detail)))
 
     def _fail(self, fault: ConnectionFault) -> None:
         if self._state is not ConnectionState.CLOSED:

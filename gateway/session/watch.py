@@ -13,9 +13,9 @@ from msgspec import UNSET
 from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind
 from gateway.session.clock import Clock, Timer
-from gateway.session.deliver import Deliver
 from gateway.session.ingest import Ingest
 from gateway.session.stream_table import StreamTable
+from gateway.session.telling import Telling
 from gateway.stream.liveness import Liveness
 from gateway.stream.network_estimate import NetworkEstimate
 from gateway.wire.messages import ClientPong, Ping
@@ -36,7 +36,7 @@ class Watch:
         limits: LimitsConfig,
         clock: Clock,
         streams: StreamTable,
-        deliver: Deliver,
+        telling: Telling,
         ingest: Ingest,
         on_fault: Callable[[ConnectionFault], None],
     ) -> None:
@@ -44,7 +44,7 @@ class Watch:
         self._limits = limits
         self._clock = clock
         self._streams = streams
-        self._deliver = deliver
+        self._telling = telling
         self._ingest = ingest
         self._on_fault = on_fault
         self._liveness: Liveness | None = None  # from ``welcome`` on
@@ -124,7 +124,7 @@ class Watch:
             raise ConnectionFault(CloseCode.NO_PONG, ProblemKind.TIMEOUT, detail)
         ping = self._liveness.next_ping(now)
         if ping is not None:
-            self._deliver.tell(Ping(t=ping))
+            self._telling.tell(Ping(t=ping))
 
     def _check_acks(self, now: float) -> None:
         for stream in self._streams:

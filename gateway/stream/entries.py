@@ -79,6 +79,18 @@ class ResultGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def size_bytes(self) -> int:
         return len(self.text) + sum(map(len, self.pieces))
 
+    def last_message(self, stream: int) -> Outgoing:
+        """The result itself, behind its attachments."""
+        return Outgoing(
+            kind=OutgoingKind.RESULT,
+            data=self.text,
+            stream=stream,
+            seq=self.seq,
+            deadline=self.deadline,
+            num_frames=1,
+            credit_bytes=self.credit_bytes,
+        )
+
 
 class DropRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Consecutive frames that were given up for the same reason."""

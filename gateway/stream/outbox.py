@@ -179,7 +179,7 @@ class Outbox:
 
     def pass_by(self, outgoing: Outgoing) -> bool:
         """Whether the writer sent it at once, because nothing waits that it would overtake; else it
-        is for ``put``. It must be complete by itself, like a token."""
+        is for ``put``. It is complete by itself, and its sender settles it."""
         return not (self._schedule or self._control or self._credits) and self.try_send(outgoing)
 
     def pop(self, now: float) -> Outgoing | None:

@@ -160,15 +160,7 @@ class StreamQueue:
             )
         self._begun = None
         self._resize(-len(group.text))
-        return Outgoing(
-            kind=OutgoingKind.RESULT,
-            data=group.text,
-            stream=self.stream,
-            seq=group.seq,
-            deadline=group.deadline,
-            num_frames=1,
-            credit_bytes=group.credit_bytes,
-        )
+        return group.last_message(self.stream)
 
     def _take_drops(self, drops: DropRange, now: float) -> Outgoing:
         """``drops``, together with what follows and may be told in the same breath."""

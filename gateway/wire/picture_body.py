@@ -24,6 +24,7 @@ MAX_JPEG_SCANS = 64
 # Pixels x scans. A refinement scan costs up to 1.3 ns a pixel (libjpeg-turbo 3.1): 1.4 s in all.
 MAX_SCANNED_PIXELS = 1 << 30
 _MAX_JPEG_SEGMENTS = 512  # from the frame header on
+MAX_BEGINNING_BYTES = 4096  # worth remembering; without EXIF and profiles it is 600 bytes
 
 MAX_PNG_CHUNKS = 4096  # encoders write 8 KiB a chunk or more
 # Each may inflate to 8 MB, which takes libpng 40 ms and stays in memory until the end.
@@ -38,19 +39,33 @@ _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _JPEG_FIRST_WITH_LENGTH = 0xC0  # below are only TEM and reserved markers
 
 
-def check_picture_body(data: bytes | memoryview, header: PictureHeader) -> None:
+class Beginning(NamedTuple):
+    """All that decided about a picture: any other that begins with ``data`` and has at least
+    ``least_bytes`` has the same header and passes as well."""
+
+    data: bytes
+    least_bytes: int
+
+    def fits(self, payload: bytes | memoryview) -> bool:
+        size = len(self.data)
+        return len(payload) >= self.least_bytes and bytes(payload[:size]) == self.data
+
+
+def check_picture_body(data: bytes | memoryview, header: PictureHeader) -> Beginning | None:
     """Check what follows ``header``, which :func:`read_picture_header` read from ``data``.
 
-    A picture that ends before its first scan or chunk passes: decoders refuse that at once.
+    A picture that ends before its first scan or chunk passes: decoders refuse that at once. Returns
+    what was decisive, if that was the beginning: of a JPEG with one scan, as cameras make them.
 
     Raises:
         PictureError: too many scans, chunks or compressed texts; too little or too much data.
     """
     view = memoryview(data)
     if header.codec is PictureCodec.JPEG:
-        _check_jpeg(view, header)
-    elif header.codec is PictureCodec.PNG:
+        return _check_jpeg(view, header)
+    if header.codec is PictureCodec.PNG:
         _check_png(view, header)
+    return None
 
 
 class _Segment(NamedTuple):
@@ -59,7 +74,7 @@ class _Segment(NamedTuple):
     end: int
 
 
-def _check_jpeg(view: memoryview, header: PictureHeader) -> None:
+def _check_jpeg(view: memoryview, header: PictureHeader) -> Beginning | None:
     num_blocks = _least_blocks(view, header)
     max_scans = min(MAX_JPEG_SCANS, max(1, MAX_SCANNED_PIXELS // header.pixels))
     num_scans = 0
@@ -67,15 +82,18 @@ def _check_jpeg(view: memoryview, header: PictureHeader) -> None:
     for _ in range(_MAX_JPEG_SEGMENTS):
         following = _next_segment(view, segment.end)
         if following is None or following.marker == _JPEG_END:
-            return
+            return None
         segment = following
         if segment.marker != _JPEG_SCAN:
             continue
         num_scans += 1
         if num_scans == 1:
-            _check_amount(view, segment, num_blocks, header)
+            least_bytes = _check_amount(view, segment, num_blocks, header)
             if not header.progressive and view[segment.start] == header.components:
-                return  # a decoder takes no further scan
+                # A decoder takes no further scan.
+                if segment.end > MAX_BEGINNING_BYTES:
+                    return None
+                return Beginning(bytes(view[: segment.end]), segment.end + least_bytes)
         if num_scans > max_scans:
             raise PictureError(f"JPEG with too many scans for its size, more than {max_scans}")
     raise PictureError(f"JPEG with more than {_MAX_JPEG_SEGMENTS} segments")
@@ -97,9 +115,10 @@ def _next_segment(view: memoryview, offset: int) -> _Segment | None:
     return _Segment(marker, start + 2, start + int.from_bytes(view[start : start + 2]))
 
 
-def _check_amount(view: memoryview, scan: _Segment, num_blocks: int, header: PictureHeader) -> None:
-    """A sequential block takes at least two Huffman codes, one for its mean and one that ends it;
-    of a progressive one only the mean is certain. A code has at least one bit."""
+def _check_amount(view: memoryview, scan: _Segment, num_blocks: int, header: PictureHeader) -> int:
+    """The least that the scan must have. A sequential block takes at least two Huffman codes, one
+    for its mean and one that ends it; of a progressive one only the mean is certain. A code has at
+    least one bit."""
     least_bytes = num_blocks * (1 if header.progressive else 2) // 8
     size = max(0, len(view) - scan.end)
     if size < least_bytes:
@@ -107,6 +126,7 @@ def _check_amount(view: memoryview, scan: _Segment, num_blocks: int, header: Pic
             f"JPEG is truncated: {size} bytes of coded data cannot hold "
             f"{header.width}x{header.height} pixels"
         )
+    return least_bytes
 
 
 def _least_blocks(view: memoryview, header: PictureHeader) -> int:

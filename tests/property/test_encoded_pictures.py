@@ -50,6 +50,23 @@ def test_what_an_encoder_writes_passes(
     check_picture_body(encoded, read_picture_header(encoded))
 
 
+@given(
+    known=pictures,
+    cut=st.integers(0, 5000) | st.none(),
+    at=st.integers(0, 5000),
+    patch=st.binary(max_size=4),
+)
+def test_who_begins_like_a_known_picture_is_judged_as_if_it_were_read(
+    known: bytes, cut: int | None, at: int, patch: bytes
+) -> None:
+    header = read_picture_header(known)
+    beginning = check_picture_body(known, header)
+    other = (known[:at] + patch + known[at + len(patch) :])[:cut]
+    if beginning is not None and beginning.fits(other):
+        assert read_picture_header(other) == header
+        assert check_picture_body(other, header) == beginning
+
+
 @given(picture=pictures, at=st.integers(0, 5000), patch=st.binary(max_size=40))
 def test_a_damaged_body_is_judged_without_any_other_error(
     picture: bytes, at: int, patch: bytes

@@ -152,7 +152,7 @@ def test_centre_crop_cuts_the_middle() -> None:
 
 def test_tensor_is_red_first_and_normalised() -> None:
     picture = gradient(6, 4)
-    plain = images.to_tensor(picture, InputSpec(width=6, height=4))
+    plain = images.to_tensor([picture], InputSpec(width=6, height=4))[0]
     assert plain.shape == (3, 4, 6)
     assert plain.dtype == np.float32
     assert plain.flags.c_contiguous
@@ -161,4 +161,4 @@ def test_tensor_is_red_first_and_normalised() -> None:
     spec = InputSpec(width=6, height=4, mean=(127.0, 0.0, 3.0), scale=(1 / 128, 0.5, 1.0))
     mean, scale = np.array(spec.mean)[:, None, None], np.array(spec.scale)[:, None, None]
     expected = (plain - mean) * scale
-    assert np.allclose(images.to_tensor(picture, spec), expected, rtol=1e-6)
+    assert np.allclose(images.to_tensor([picture], spec)[0], expected, rtol=1e-6)

@@ -40,7 +40,7 @@ def test_pixels_become_what_the_pipeline_makes_of_them(spec: InputSpec, tmp_path
     path = save_classifier(tmp_path / "n.onnx", size=8, classes=5)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
     plain = open_session(path, CPU, 1)
-    tensors = np.stack([to_tensor(picture, spec) for picture in pixels])
+    tensors = to_tensor(pixels, spec)
     session = open_accelerated(path, accelerator(tmp_path), spec)
     assert session.takes_pixels
     assert session.input_shapes == (("n", 8, 8, 3),)

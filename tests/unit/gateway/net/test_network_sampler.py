@@ -42,7 +42,15 @@ def test_each_connection_is_looked_at_about_once_a_second(num_connections: int) 
     sampling = Sampling(num_connections)
     sampling.advance(10 * ROUND_S)
     for connection in sampling.connections:
-        assert 8 <= connection.num_samples <= 10
+        assert 8 <= connection.num_samples <= 11  # the first of them at once
+
+
+def test_a_few_connections_are_looked_at_in_one_tick() -> None:
+    sampling = Sampling(8)
+    for _ in range(20):
+        before = sampling.num_samples
+        sampling.advance(TICK_S)
+        assert sampling.num_samples - before in (0, 8)
 
 
 def test_a_tick_is_short_however_many_connections_there_are() -> None:

@@ -57,7 +57,7 @@ def replaying(*, num_events: int) -> tuple[SessionClient, Replay]:
     replay = Replay(
         stream,
         map(event, range(num_events)),
-        deliver=client.session._deliver,
+        telling=client.session._telling,
         clock=client.clock,
         bucket=LeakyBucket(1.0, 1),
         max_bytes=4 * GROUP * kept_bytes(event(99)),
@@ -77,11 +77,11 @@ def test_a_replay_catches_up_with_eight_answers_that_go_on() -> None:
     client.connection.lose("reset")
     speak(client, lane, 3.0)
     back = client.come_back((1, -1))
-    deliver = back.session._deliver
+    telling = back.session._telling
     heard = speak(back, lane, 1.0)  # 800 of 1200 at once, then 360 of 400
-    assert deliver.holding
+    assert telling.holding
     heard += speak(back, lane, 0.2)
-    assert not deliver.holding
+    assert not telling.holding
     heard += speak(back, lane, 1.0)
     assert [token.seq for token in heard] == list(range(len(heard)))
     assert "".join(token.text for token in heard) == "x" * NUM_ANSWERS * round(5.2 / 0.02)

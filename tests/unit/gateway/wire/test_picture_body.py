@@ -53,6 +53,28 @@ def test_solid_colour_passes(
     check(jpeg(solid(*size, 3), *options))
 
 
+def test_the_beginning_of_a_sequential_jpeg_decides() -> None:
+    known = jpeg(noise(64, 48))
+    beginning = check_picture_body(known, read_picture_header(known))
+    assert beginning is not None
+    assert len(beginning.data) < 700
+    assert beginning.fits(jpeg(noise(64, 48, seed=1)))
+    assert not beginning.fits(jpeg(noise(48, 64)))
+    assert not beginning.fits(jpeg(noise(64, 48), cv2.IMWRITE_JPEG_QUALITY, 50))
+    assert beginning.fits(known[: beginning.least_bytes])
+    assert not beginning.fits(known[: beginning.least_bytes - 1])
+    with pytest.raises(PictureError, match="truncated"):
+        check(known[: beginning.least_bytes - 1])
+
+
+def test_the_beginning_of_other_pictures_does_not_decide() -> None:
+    progressive = jpeg(noise(64, 48), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    plain = jpeg(noise(64, 48))
+    with_profile = plain[:2] + b"\xff\xe2\x20\x02" + bytes(8192) + plain[2:]
+    for each in (progressive, with_profile):
+        assert check_picture_body(each, read_picture_header(each)) is None
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("progressive", [0, 1])
 def test_solid_grey_passes(size: tuple[int, int], progressive: int) -> None:

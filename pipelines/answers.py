@@ -59,16 +59,13 @@ def label_of(labels: Sequence[str], index: int) -> str:
     return labels[index] if index < len(labels) else f"class {index}"
 
 
-def detected(
-    label: str, score: float, box: Floats, landmarks: Floats | None = None
-) -> DetectedObject:
-    """One object from ``box [4]`` and ``landmarks [N, 2]`` in picture pixels, rounded."""
-    x1, y1, x2, y2 = np.round(box.astype(np.float64), PIXEL_DECIMALS).tolist()
-    points = None
-    if landmarks is not None:
-        rows = np.round(landmarks.astype(np.float64), PIXEL_DECIMALS).tolist()
-        points = tuple((x, y) for x, y in rows)
-    return DetectedObject(label, rounded_score(score), (x1, y1, x2, y2), points)
+def detected(label: str, score: float, points: Floats) -> DetectedObject:
+    """One object from ``points [2 + N, 2]`` in picture pixels, which are rounded: the box's top
+    left and bottom right, then its landmarks, if it has any."""
+    # All in one array: each call of numpy is slow where a network has just emptied the caches.
+    (x1, y1), (x2, y2), *rest = points.astype(np.float64).round(PIXEL_DECIMALS).tolist()
+    landmarks = tuple((x, y) for x, y in rest) or None
+    return DetectedObject(label, rounded_score(score), (x1, y1, x2, y2), landmarks)
 
 
 def rounded_score(score: float) -> float:

@@ -33,27 +33,25 @@ class Placement:
 
     def to_picture(self, points: Floats) -> NDArray[np.float64]:
         """Map points ``[..., 2]`` from input pixels to picture pixels, clipped to the picture."""
-        scale = np.array((self.scale_x, self.scale_y))
-        offset = np.array((self.offset_x, self.offset_y))
-        limit = np.array((self.width, self.height), dtype=np.float64)
-        mapped: NDArray[np.float64] = np.clip((points - offset) / scale, 0.0, limit)
-        return mapped
-
-    def boxes_to_picture(self, boxes: Floats) -> NDArray[np.float64]:
-        """Map boxes ``[N, 4]`` like :meth:`to_picture`; what lies in the padding loses its area."""
-        return self.to_picture(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
+        mapped: NDArray[np.float64] = points - np.array((self.offset_x, self.offset_y))
+        mapped /= (self.scale_x, self.scale_y)
+        np.maximum(mapped, 0.0, out=mapped)
+        return np.minimum(mapped, (self.width, self.height), out=mapped)
 
 
 def has_area(boxes: Floats) -> NDArray[np.bool_]:
-    """``[N]``: which boxes have a width and a height."""
+    """``[N]``: which boxes ``[N, 4]`` have a width and a height; what lay in the padding has none
+    when it is mapped to the picture."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
-def strongest(scores: Floats, limit: int = MAX_CANDIDATES) -> NDArray[np.intp]:
-    """Indices of the ``limit`` highest scores, or of all when there are fewer, rising."""
-    if len(scores) <= limit:
-        return np.arange(len(scores))
-    return np.sort(np.argpartition(scores, -limit)[-limit:])
+def strongest(
+    candidates: NDArray[np.intp], scores: Floats, limit: int = MAX_CANDIDATES
+) -> NDArray[np.intp]:
+    """Those of ``candidates``, rising indices into ``scores``, that have the ``limit`` highest."""
+    if len(candidates) <= limit:
+        return candidates
+    return np.sort(candidates[np.argpartition(scores[candidates], -limit)[-limit:]])
 
 
 def suppress(

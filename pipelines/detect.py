@@ -61,8 +61,7 @@ def decode_candidates(output: Array, score_threshold: float) -> Candidates:
     """Turn ``[4 + C, N]`` into the anchors whose best class scores above the threshold."""
     class_scores = output[4:]
     best = class_scores.max(axis=0)
-    anchors = np.flatnonzero(best > score_threshold)
-    anchors = anchors[strongest(best[anchors])]
+    anchors = strongest(np.flatnonzero(best > score_threshold), best)
     centres, sizes = output[:2, anchors].T, output[2:4, anchors].T
     boxes = np.concatenate((centres - sizes / 2, centres + sizes / 2), axis=1)
     solid = has_area(boxes)
@@ -86,11 +85,11 @@ class ObjectReader:
         found = decode_candidates(output, options.score_threshold)
         kept = suppress(found.boxes, found.scores, options.max_overlap, found.classes)
         kept = kept[: options.max_objects]
-        boxes = placement.boxes_to_picture(found.boxes[kept])
-        visible = has_area(boxes)
-        kept, boxes = kept[visible], boxes[visible]
+        corners = placement.to_picture(found.boxes[kept].reshape(-1, 2, 2))
+        visible = has_area(corners.reshape(-1, 4))
+        kept, corners = kept[visible], corners[visible]
         labels = [label_of(self._labels, index) for index in found.classes[kept].tolist()]
-        objects = map(detected, labels, found.scores[kept], boxes)
+        objects = map(detected, labels, found.scores[kept], corners)
         return Detections(placement.width, placement.height, tuple(objects))
 
 

@@ -57,8 +57,7 @@ def decode_faces(
     """
     grid_width = heatmap.shape[-1]
     heat = heatmap.reshape(-1)
-    cells = np.flatnonzero(heat > score_threshold)
-    cells = cells[strongest(heat[cells])]
+    cells = strongest(np.flatnonzero(heat > score_threshold), heat)
     sizes = np.exp(scale.reshape(2, -1)[::-1, cells].T) * STRIDE  # [N, 2] width, height
     rows, columns = np.divmod(cells, grid_width)
     corners = np.stack((columns, rows), axis=1)  # [N, 2] x, y of the cell
@@ -88,11 +87,10 @@ class FaceReader:
         heatmap, scale, offset, points = outputs
         faces = decode_faces(heatmap, scale, offset, points, options.score_threshold)
         kept = suppress(faces.boxes, faces.scores, options.max_overlap)[: options.max_faces]
-        boxes = placement.boxes_to_picture(faces.boxes[kept])
-        visible = has_area(boxes)
-        kept, boxes = kept[visible], boxes[visible]
-        landmarks = placement.to_picture(faces.landmarks[kept])
-        objects = map(detected, repeat("face"), faces.scores[kept], boxes, landmarks)
+        corners = faces.boxes[kept].reshape(-1, 2, 2)
+        points = placement.to_picture(np.concatenate((corners, faces.landmarks[kept]), axis=1))
+        visible = has_area(points[:, :2].reshape(-1, 4))
+        objects = map(detected, repeat("face"), faces.scores[kept][visible], points[visible])
         return Detections(placement.width, placement.height, tuple(objects))
 
 

@@ -24,7 +24,7 @@ ACTIVITY_HORIZON_S = 2.0  # a lane is live while its last offer is no older than
 TURN_PERIOD_S = 0.1
 PATIENT_BATCHES = 8  # who waits behind so many loses little if one of them is larger
 PATIENT_TOLERANCE = 0.01  # of throughput, for a smaller batch where latency is no matter
-TRIAL_PERIOD, TRIAL_LOSS = 16, 0.05  # batches between two; more if one costs more than that share
+TRIAL_PERIOD, TRIAL_LOSS = 16, 0.02  # batches between two; more if one costs more than that share
 _MIN_RETRY_S = 0.05
 
 

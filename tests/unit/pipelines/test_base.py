@@ -36,8 +36,8 @@ class MeanReader:
         (means,) = outputs
         if means.shape != (3,):
             raise ValueError(f"expected three means, got {means.shape}")
-        box = np.array((0.0, 0.0, float(means[0]), float(means[2])))
-        thing = detected("mean", 1.0, box)
+        corners = np.array(((0.0, 0.0), (float(means[0]), float(means[2]))))
+        thing = detected("mean", 1.0, corners)
         return Detections(placement.width, placement.height, (thing,))
 
 

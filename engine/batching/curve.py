@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ from engine.batching.samples import WINDOW, Samples
 
 TOLERANCE = 0.05  # a smaller batch may cost this share of the best throughput
 RUNS_PER_SIZE = 3  # before a size that no warm-up measured is judged
-_GAIN = 0.1  # share of a disagreement by which one batch corrects the shape
+# Share of a disagreement by which one batch corrects the shape: that of a mean of all, as long as
+# there are few, because a warm-up beside a busy machine can be far off.
+_LEAST_GAIN = 0.1
 _WITNESSES = 5  # batches of other sizes in the window that a correction needs
 _SMALLEST_RUN_S = 1e-9
 
@@ -48,6 +50,7 @@ class RunCurve:
         self._explored: dict[int, Samples] = {}  # by size, while exploring
         self._load = Samples(default=1.0, prior=1.0 if measured else None)
         self._best: dict[tuple[int, float], int] = {}  # until the shape changes
+        self._num_corrections: Counter[int] = Counter()  # by size
         self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # (size, run / shape)
 
     def observe(self, size: int, run_s: float) -> None:
@@ -124,7 +127,9 @@ class RunCurve:
         load; it moves a little towards them."""
         witnesses = [other_ratio for other, other_ratio in self._recent if other != size]
         if len(witnesses) >= _WITNESSES:
-            self._shape[size] *= (ratio / statistics.median(witnesses)) ** _GAIN
+            self._num_corrections[size] += 1
+            gain = max(_LEAST_GAIN, 1.0 / (1 + self._num_corrections[size]))
+            self._shape[size] *= (ratio / statistics.median(witnesses)) ** gain
             self._best.clear()
 
     def _shape_at(self, size: int) -> float:

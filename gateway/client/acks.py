@@ -5,10 +5,11 @@ from __future__ import annotations
 from gateway.wire.messages import Ack
 
 ACK_MESSAGES = 8
+ACK_INTERVAL_S = 1.0  # of a slower stream: each message of ours wakes the server
 
 
 class AckTracker:
-    """Collects results into one ``ack``: every ``ACK_MESSAGES`` results, or whenever asked.
+    """Collects results into one ``ack``: of ``ACK_MESSAGES``, or of ``ACK_INTERVAL_S``.
 
     ``seq`` is the newest result received, ``rendered_seq`` the newest that the program took.
     """
@@ -17,12 +18,16 @@ class AckTracker:
         self._result_seq = -1
         self._rendered_seq = -1
         self._num_waiting = 0
+        self._oldest_at = 0.0  # of those that wait
 
-    @property
-    def is_due(self) -> bool:
-        return self._num_waiting >= ACK_MESSAGES
+    def is_due(self, now: float) -> bool:
+        if self._num_waiting == 0:
+            return False
+        return self._num_waiting >= ACK_MESSAGES or now - self._oldest_at >= ACK_INTERVAL_S
 
-    def received(self, seq: int) -> None:
+    def received(self, seq: int, now: float) -> None:
+        if self._num_waiting == 0:
+            self._oldest_at = now
         self._result_seq = max(self._result_seq, seq)
         self._num_waiting += 1
 

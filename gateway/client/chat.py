@@ -246,7 +246,8 @@ class ChatStream:
         """Answers have no attachments."""
 
     def on_tick(self, now: float) -> None:
-        self._acknowledge()
+        if self._acks.is_due(now):
+            self._acknowledge()
         if self._is_finished or self._link is None:
             return
         silent_s = now - self._heard_at
@@ -303,13 +304,13 @@ class ChatStream:
     def _on_error(self, message: ErrorMessage) -> None:
         self._failure = StreamError(problem_text(message.problem), problem=message.problem)
         if isinstance(message.seq, int):
-            self._acks.received(message.seq)
+            self._acks.received(message.seq, self._heard_at)
         if not self._is_open:  # refused: no ``closed`` will follow
             self.finish(None)
 
     def _add(self, event: TextEvent) -> None:
-        self._acks.received(event.seq)
-        if self._acks.is_due:
+        self._acks.received(event.seq, event.received_at)
+        if self._acks.is_due(event.received_at):
             self._acknowledge()
         if len(self._events) >= MAX_UNREAD and self._link is not None:
             self._link.post(Close(stream=self._id))

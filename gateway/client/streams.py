@@ -262,7 +262,8 @@ class FrameStream:
 
     def on_tick(self, now: float) -> None:
         """Acknowledge what is due and look at the time-outs."""
-        self._acknowledge()
+        if self._acks.is_due(now):
+            self._acknowledge()
         silent_s = now - self._heard_at
         if self._is_finished or self._link is None:
             return
@@ -311,8 +312,8 @@ class FrameStream:
         media_time_s = self._ledger.media_time_s(message.seq)
         latency_s = self._ledger.result(message.seq, now)
         attachments, self._attachments = self._attachments, []
-        self._acks.received(message.seq)
-        if self._acks.is_due:
+        self._acks.received(message.seq, now)
+        if self._acks.is_due(now):
             self._acknowledge()
         if latency_s is None or self._is_finished:
             return

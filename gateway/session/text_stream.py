@@ -161,6 +161,7 @@ class TextStream(OpenStream):
             count()
         self.acks.restart(last_seq)
         self.log.acknowledge(last_seq)
+        self._sent_seq = max(self._sent_seq, last_seq)  # it says so: nothing waits for the socket
 
     def forget_untold(self, reason: DropReason) -> None:
         """The client did not come back for these answers; idempotent."""

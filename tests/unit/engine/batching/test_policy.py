@@ -185,16 +185,28 @@ def test_the_measured_curve_limits_the_batch() -> None:
 # --- shape buckets
 
 
-def served_sizes(per_item_s: float, per_batch_s: float, num_queued: int) -> list[int]:
-    """Batches of a backlog that never ends, of a model whose warm-up saw no cost of a batch."""
+def served_sizes(
+    per_item_s: float,
+    per_batch_s: float,
+    num_queued: int,
+    *,
+    in_company: float = 1.0,
+    really_in_company: float = 1.0,
+    num_batches: int = 1000,
+) -> list[int]:
+    """Batches of a backlog that never ends, of a model whose warm-up saw no cost of a batch, and an
+    item take ``in_company`` times as long when it is not alone."""
     bench = PolicyBench(max_batch_size=8)
-    bench.cost.seed({size: per_item_s * size for size in (1, 2, 4, 8)})
+    warm_up = {size: per_item_s * size * in_company for size in (2, 4, 8)}
+    bench.cost.seed({1: per_item_s, **warm_up})
     lane, sizes = bench.lane(), []
-    for _ in range(1000):
+    for _ in range(num_batches):
         while bench.policy.num_queued < num_queued:
             bench.offer(lane)
-        sizes.append(len(bench.batch_lanes(now=0.0) or []))
-        bench.cost.observe_run(sizes[-1], per_item_s * sizes[-1] + per_batch_s)
+        size = len(bench.batch_lanes(now=0.0) or [])
+        factor = really_in_company if size > 1 else 1.0
+        bench.cost.observe_run(size, per_item_s * size * factor + per_batch_s)
+        sizes.append(size)
     return sizes[-160:]
 
 
@@ -207,6 +219,17 @@ def test_where_company_saves_nothing_a_backlog_keeps_to_one() -> None:
     sizes = served_sizes(0.020, 0.0, num_queued=90)
     assert set(sizes) == {1, 2}
     assert sum(size == 1 for size in sizes) == 150
+
+
+def test_a_warm_up_that_was_wrong_about_company_is_corrected() -> None:
+    sizes = served_sizes(0.012, 0.0012, num_queued=90, in_company=1.15, num_batches=8000)
+    assert sizes.count(1) < 16
+
+
+def test_the_dearer_a_trial_the_less_often_it_is_made() -> None:
+    sizes = served_sizes(0.012, 0.0, 90, in_company=1.4, really_in_company=1.4)
+    assert sizes.count(2) <= 1
+    assert set(sizes) <= {1, 2}
 
 
 def test_without_a_backlog_no_larger_size_is_tried() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.workers.quota import available_cores, read_quota, threads_per_worker
+from engine.workers import quota
+from engine.workers.quota import Cores, available_cores, read_quota, threads_per_worker
 
 pytestmark = pytest.mark.unit
 
@@ -70,3 +71,24 @@ def test_threads_are_an_equal_share_unless_configured(
     configured: int, workers: int, cores: float, threads: int
 ) -> None:
     assert threads_per_worker(configured, workers, cores) == threads
+
+
+@pytest.mark.parametrize(
+    ("limit", "affinity", "are_several"),
+    [(None, {0, 1}, True), (None, {3}, False), (1.5, {0, 1, 2, 3}, False), (2.0, {0, 1}, True)],
+)
+def test_several_cores_are_those_of_quota_and_affinity(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, affinity: set[int], are_several: bool
+) -> None:
+    monkeypatch.setattr(quota, "read_quota", lambda: limit)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: affinity)
+    assert Cores().are_several() is are_several
+
+
+def test_an_affinity_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "read_quota", lambda: None)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    cores = Cores()
+    assert cores.are_several()
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1})
+    assert not cores.are_several()

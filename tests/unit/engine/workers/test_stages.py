@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,7 +35,7 @@ class Harness:
         *others: Echo,
         prepare_threads: int = 1,
         limit: int = 1000,
-        overlaps: bool = True,
+        overlaps: Sequence[bool] = (True,),  # for one batch after the other, again and again
     ) -> None:
         self.slab = Slab(1 << 16)
         self.sent: list[Up] = []
@@ -41,7 +44,7 @@ class Harness:
             [pipeline, *others],
             SlabReader(self.slab.fd),
             self._send,
-            overlaps=lambda: overlaps,
+            overlaps=partial(next, itertools.cycle(overlaps)),
             max_batch_size=4,
             prefetch_count=1,
             prepare_threads=prepare_threads,
@@ -93,12 +96,20 @@ class Faulty(Echo):
         return list(batch)
 
 
-def test_batches_are_answered_in_order_with_their_size() -> None:
-    harness = Harness(Echo(), prepare_threads=3)
+MODES = pytest.mark.parametrize("overlaps", [(True,), (False,), (True, False, False)])
+
+
+@MODES
+def test_batches_are_answered_in_order_with_their_size(overlaps: Sequence[bool]) -> None:
+    harness = Harness(Echo(), prepare_threads=3, overlaps=overlaps)
     batches = [harness.batch(bytes([n]), bytes([n, n])) for n in range(20)]
     sent = harness.run(*batches)
-    assert [each.batch for each in sent if isinstance(each, BatchRan)] == list(range(1, 21))
+    ran = [each.batch for each in sent if isinstance(each, BatchRan)]
     done = [each for each in sent if isinstance(each, ItemDone)]
+    if len(set(overlaps)) > 1:  # who overlaps is answered by another thread
+        ran.sort()
+        done.sort(key=lambda each: each.key)
+    assert ran == list(range(1, 21))
     assert [each.key for each in done] == list(range(40))
     assert [json.loads(each.data)["sum"] for each in done[:4]] == [0, 0, 1, 2]
     assert {each.batch_size for each in done} == {2}
@@ -114,9 +125,53 @@ def test_answers_of_a_batch_leave_together_unless_the_first_would_wait(
     assert harness.num_sends == num_sends
 
 
-def test_one_item_that_breaks_a_batch_fails_alone() -> None:
+class Diary(Echo):
+    """Notes what it does, and on which thread."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.threads: set[str] = set()
+
+    def prepare(self, payload: memoryview, meta: bytes, options: bytes) -> dict[str, int]:
+        self._note("prepare")
+        return super().prepare(payload, meta, options)
+
+    def run(self, batch: Sequence[Any]) -> Sequence[Any]:
+        self._note("run")
+        time.sleep(0.001)
+        return super().run(batch)
+
+    def interpret(self, prepared: Any, raw: Any, options: bytes) -> Output:
+        self._note("interpret")
+        return super().interpret(prepared, raw, options)
+
+    def _note(self, step: str) -> None:
+        self.steps.append(step)
+        self.threads.add(threading.current_thread().name)
+
+
+def test_on_one_core_a_batch_is_answered_before_the_next_is_begun_on_one_thread() -> None:
+    pipeline = Diary()
+    harness = Harness(pipeline, overlaps=(False,))
+    sent = harness.run(harness.batch(b"a", b"b"), harness.batch(b"c", b"d"))
+    assert pipeline.steps == 2 * ["prepare", "prepare", "run", "interpret", "interpret"]
+    assert len(pipeline.threads) == 1
+    assert harness.num_sends == 2
+    for done in (each for each in sent if isinstance(each, ItemDone)):
+        assert done.busy_us >= done.run_us + done.prepare_us
+
+
+def test_where_stages_overlap_a_batch_keeps_its_worker_as_long_as_it_runs() -> None:
+    harness = Harness(Diary())
+    sent = harness.run(harness.batch(b"a", b"b"), harness.batch(b"c"))
+    done = [each for each in sent if isinstance(each, ItemDone)]
+    assert [each.busy_us for each in done] == [each.run_us for each in done]
+
+
+@MODES
+def test_one_item_that_breaks_a_batch_fails_alone(overlaps: Sequence[bool]) -> None:
     pipeline = Faulty(lambda total: total == 2)
-    harness = Harness(pipeline)
+    harness = Harness(pipeline, overlaps=overlaps)
     sent = harness.run(harness.batch(b"\x01", b"\x02", b"\x03"))
     assert pipeline.runs == [3, 1, 1, 1]
     assert [each.key for each in sent if isinstance(each, ItemDone)] == [0, 2]
@@ -132,11 +187,12 @@ def test_a_single_item_is_not_run_twice() -> None:
     assert pipeline.runs == [1]
 
 
-def test_an_item_whose_extent_was_reused_is_not_read() -> None:
-    harness = Harness(Echo())
+@MODES
+def test_an_item_whose_extent_was_reused_is_not_read(overlaps: Sequence[bool]) -> None:
+    harness = Harness(Echo(), overlaps=overlaps)
     (task,) = harness.batch(b"\x01").tasks
     stale = RunBatch(1, (Task(task.key, task.span._replace(generation=99)),))
-    assert [type(each) for each in harness.run(stale)] == [ItemFailed, BatchRan]
+    assert {type(each) for each in harness.run(stale)} == {ItemFailed, BatchRan}
 
 
 @pytest.mark.parametrize("answers", [[], [{}, {}]], ids=["too few answers", "too many answers"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -143,7 +144,7 @@ async def test_everything_is_asked_in_one_go() -> None:
     assert owner.forgotten == 1
 
 
-async def test_every_eighth_event_is_acknowledged_and_the_rest_with_the_tick() -> None:
+async def test_every_eighth_event_is_acknowledged_and_the_rest_after_a_second() -> None:
     stream, owner = a_chat()
     reading = await started(stream)
     opened(stream)
@@ -151,7 +152,9 @@ async def test_every_eighth_event_is_acknowledged_and_the_rest_with_the_tick() -
         stream.on_message(token(seq))
     assert owner.link.posted[3:] == [Ack(stream=3, seq=7)]
     await asyncio.sleep(0)
-    stream.on_tick(0.0)
+    stream.on_tick(time.monotonic() + 0.9)
+    assert owner.link.posted[-1] == Ack(stream=3, seq=7)
+    stream.on_tick(time.monotonic() + 1.0)
     assert owner.link.posted[-1] == Ack(stream=3, seq=8, rendered_seq=8)
     reading.cancel()
 

@@ -221,3 +221,16 @@ def test_an_error_that_ends_an_answer_passes_too() -> None:
     _, error = client.receive()
     assert error.problem.type.endswith("unavailable")
     check(client)
+
+
+def test_a_client_that_claims_what_was_never_sent_hears_what_follows() -> None:
+    client, lane = asking()
+    say(lane, "a")
+    client.receive()
+    client.connection.lose("reset")
+    say(lane, *"bcdefghijklm")  # nobody listens
+    back = client.come_back((1, 12))
+    assert texts(back.receive()) == ""
+    say(lane, "n", "o")
+    assert texts(back.receive()) == "no"
+    check(back)

@@ -5,6 +5,9 @@ are lossless, so that credit alone says how fast they are. Processor time per fr
 process, user and kernel; where the gateway spends it is told by a sampling profiler in a run of its
 own (py-spy), by the package of the innermost function of ours.
 
+How flat that is over the number of streams is compared with a bare aiohttp echo: more sockets mean
+fewer messages per read and per write, whoever reads and writes.
+
     python -m loadtest.bench_ceiling [--seconds 4] [--rounds 3] [--hops]
 """
 
@@ -18,10 +21,12 @@ import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from loadtest import machine
+from loadtest.delivery.target import Target
 from loadtest.frame_flood import Answered, Flood, flood
 from loadtest.gateway_process import GatewayProcess
 
@@ -51,6 +56,9 @@ def main() -> None:
             rates = sweep(gateway, name, size, arguments.seconds, arguments.rounds)
             figures[f"null_fps_{name}"] = rates[MAIN_STREAMS]
             figures[f"null_flat_{name}"] = rates[STREAMS[-1]] / max(rates.values())
+        with Target("echo") as echo:
+            machine.pin([echo.pid], GATEWAY_CORE)
+            figures["echo_flat"] = echo_flatness(echo, arguments.seconds, arguments.rounds)
         if arguments.hops:
             for name, size in SIZES.items():
                 print_hops(gateway, name, size, arguments.seconds)
@@ -72,48 +80,75 @@ def sweep(
 ) -> dict[int, float]:
     """Median frames/s by number of streams; rounds alternate between them."""
     rates: dict[int, list[float]] = {streams: [] for streams in STREAMS}
-    costs: dict[int, list[tuple[float, float, Answered]]] = {streams: [] for streams in STREAMS}
+    costs: dict[int, list[tuple[Spent, Answered]]] = {streams: [] for streams in STREAMS}
     for _ in range(rounds):
         for streams in STREAMS:
             options = Flood(streams=streams, payload_bytes=size, seconds=seconds, core=OTHER_CORE)
             before = cpu_seconds(gateway)
             answered = flood(gateway.url, options)
-            gateway_s, worker_s = (b - a for a, b in zip(before, cpu_seconds(gateway), strict=True))
             num_frames = answered.results_per_s * (seconds + 1.0)  # the warm-up counts here, too
-            costs[streams].append((gateway_s / num_frames, worker_s / num_frames, answered))
+            after = cpu_seconds(gateway)
+            spent = Spent(*(1e6 * (b - a) / num_frames for a, b in zip(before, after, strict=True)))
+            costs[streams].append((spent, answered))
             rates[streams].append(answered.results_per_s)
     for streams in STREAMS:
-        gateway_us = [gateway_s * 1e6 for gateway_s, _, _ in costs[streams]]
-        worker_us = [worker_s * 1e6 for _, worker_s, _ in costs[streams]]
-        load = statistics.median(each.cpu_share for _, _, each in costs[streams])
-        problems = sum(each.problems for _, _, each in costs[streams])
+        user_us = [spent.user for spent, _ in costs[streams]]
+        system_us = [spent.system for spent, _ in costs[streams]]
+        worker_us = statistics.median(spent.workers for spent, _ in costs[streams])
+        load = statistics.median(each.cpu_share for _, each in costs[streams])
+        problems = sum(each.problems for _, each in costs[streams])
         print(
             f"{name:>5} {streams:>3} streams  {machine.spread(rates[streams], 0)} frames/s · "
-            f"gateway {machine.spread(gateway_us, 0)} us a frame, worker "
-            f"{statistics.median(worker_us):.0f} us, generator {load:.0%} of its core, "
-            f"{problems} problems",
+            f"gateway, us a frame: {machine.spread(user_us, 0)} and in the kernel "
+            f"{machine.spread(system_us, 0)}; worker {worker_us:.0f} us, "
+            f"generator {load:.0%} of its core, {problems} problems",
             flush=True,
         )
     return {streams: statistics.median(values) for streams, values in rates.items()}
 
 
-def cpu_seconds(gateway: GatewayProcess) -> tuple[float, float]:
-    """Of the gateway and of its workers, since they began."""
+def echo_flatness(echo: Target, seconds: float, rounds: int) -> float:
+    """Messages/s of a bare echo on the most sockets, divided by the best on any number of them."""
+    url = f"ws://127.0.0.1:{echo.port}"
+    rates: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    for _ in range(rounds):
+        for streams in STREAMS:
+            options = Flood(
+                streams=streams, payload_bytes=64, seconds=seconds, core=OTHER_CORE, model=""
+            )
+            rates[streams].append(flood(url, options).results_per_s)
+    for streams, values in rates.items():
+        print(f" echo {streams:>3} sockets  {machine.spread(values, 0)} messages/s", flush=True)
+    medians = [statistics.median(values) for values in rates.values()]
+    return medians[-1] / max(medians)
+
+
+class Spent(NamedTuple):
+    """Processor time: the gateway's in user and kernel space, the workers'."""
+
+    user: float
+    system: float
+    workers: float
+
+
+def cpu_seconds(gateway: GatewayProcess) -> Spent:
+    """Since they began."""
     own = psutil.Process(gateway.pid).cpu_times()
     workers = [psutil.Process(pid).cpu_times() for pid in gateway.worker_pids]
-    return own.user + own.system, sum(each.user + each.system for each in workers)
+    return Spent(own.user, own.system, sum(each.user + each.system for each in workers))
 
 
 def print_hops(gateway: GatewayProcess, name: str, size: int, seconds: float) -> None:
     """The gateway's processor time of a frame by package, under the same load."""
     options = Flood(streams=MAIN_STREAMS, payload_bytes=size, seconds=seconds, core=OTHER_CORE)
-    before, _ = cpu_seconds(gateway)
+    before = cpu_seconds(gateway)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as load:
         answered = load.submit(flood, gateway.url, options)
         counts = sample_hops(gateway.pid, seconds)
         num_frames = answered.result().results_per_s * (seconds + 1.0)
-    after, _ = cpu_seconds(gateway)
-    frame_us = (after - before) * 1e6 / num_frames
+    after = cpu_seconds(gateway)
+    spent_s = after.user + after.system - before.user - before.system
+    frame_us = spent_s * 1e6 / num_frames
     total = sum(counts.values()) or 1
     hops = (f"{hop} {frame_us * count / total:.0f}" for hop, count in counts.most_common())
     print(f"{name:>5} gateway, us a frame by hop (while sampled): {', '.join(hops)}", flush=True)

@@ -25,13 +25,15 @@ from gateway.wire.codec import FrameHeader, MessageType, encode_binary
 
 WARM_UP_S = 1.0
 ACK_EVERY = 16
+ECHOES = 200  # at least one a connection
 SEQ = slice(8, 16)  # of the binary header
 _CREDIT = re.compile(rb'"max_frames":(\d+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
-    """``streams`` connections with one lossless stream of tensors each."""
+    """``streams`` connections with one lossless stream of tensors each; without a ``model`` they
+    talk to an echo, ``ECHOES`` messages at once over all."""
 
     streams: int
     payload_bytes: int
@@ -65,7 +67,7 @@ class Camera:
     def __init__(self, options: Flood) -> None:
         self.num_results = 0
         self.num_problems = 0
-        self._model = options.model
+        self._options = options
         self._message = bytearray(tensor_message(options.payload_bytes))
         self._num_sent = 0
         self._num_allowed = 0
@@ -78,7 +80,7 @@ class Camera:
             await self._tell(
                 type="open",
                 stream=1,
-                model=self._model,
+                model=self._options.model,
                 kind="tensors",
                 options={"policy": "lossless"},
             )
@@ -106,6 +108,19 @@ class Camera:
         await self._socket.send_str(msgspec.json.encode(members).decode())
 
 
+class EchoCamera(Camera):
+    """Sends a message for each that comes back."""
+
+    async def run(self, http: aiohttp.ClientSession, url: str) -> None:
+        data = bytes(self._message)
+        async with http.ws_connect(f"{url}/v1/stream", max_msg_size=0) as socket:
+            for _ in range(max(1, ECHOES // self._options.streams)):
+                await socket.send_bytes(data)
+            async for _ in socket:
+                self.num_results += 1
+                await socket.send_bytes(data)
+
+
 def tensor_message(payload_bytes: int) -> bytes:
     """A message with one tensor of so many bytes."""
     tensor = {"name": "", "dtype": "uint8", "shape": [payload_bytes]}
@@ -115,7 +130,8 @@ def tensor_message(payload_bytes: int) -> bytes:
 
 async def answer(url: str, options: Flood) -> Answered:
     loop = asyncio.get_running_loop()
-    cameras = [Camera(options) for _ in range(options.streams)]
+    kind = Camera if options.model else EchoCamera
+    cameras = [kind(options) for _ in range(options.streams)]
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as tasks:
         running = [

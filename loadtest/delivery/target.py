@@ -140,6 +140,8 @@ def _echo_app() -> web.Application:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await socket.send_str(message.data)
+            elif message.type is WSMsgType.BINARY:
+                await socket.send_bytes(message.data)
         return socket
 
     app = web.Application()

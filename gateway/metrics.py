@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from engine.ticks import next_tick
 
 PREFIX = "clawstream_"
-SAMPLE_INTERVAL_S = 0.125
+SAMPLE_INTERVAL_S = 0.25
 WINDOW_S = 10.0
 
 Samples = Iterable[tuple[Mapping[str, str], float]]

@@ -55,12 +55,14 @@ class ClassShare:
         Such an entry stays until it reaches the top. The virtual time has not passed its start
         until then, so a lane that fills up again in between keeps its rightful place.
         """
-        while self._heap and len(self._heap[0][2].ring) == 0:
-            heapq.heappop(self._heap)[2].is_scheduled = False
-        if not self._heap:
-            # An idle class forgives: whoever comes next starts level with everybody else.
-            self._virtual_time = self._latest_finish
-        return bool(self._heap)
+        heap = self._heap
+        while heap and len(heap[0][2].ring) == 0:
+            heapq.heappop(heap)[2].is_scheduled = False
+        if heap:
+            return True
+        # An idle class forgives: whoever comes next starts level with everybody else.
+        self._virtual_time = self._latest_finish
+        return False
 
     def urgency(self, now: float) -> float:
         """Smaller is more urgent. A class that is not served rises by one rank per ageing step:

@@ -189,7 +189,7 @@ class BatchPolicy:
             return []
         buckets = full or list(self._queued)
         buckets.sort(key=self._queued.__getitem__, reverse=True)
-        head = self._most_urgent(now).head().ring.head()
+        head = self._next_lane(now).head()
         assert head is not None
         is_due = not full or now >= self._window_end()
         if is_due or head.bucket in full:
@@ -303,8 +303,8 @@ class BatchPolicy:
         size = self._num_in_time(deadlines, begins_at, bucket)
         if size > 1 and now - self._turn_kept_at >= TURN_PERIOD_S:
             self._turn_kept_at = now
-            lane = self._most_urgent(now).head()
-            latest = max(map(_deadline, lane.ring.entries(bucket)), default=math.inf)
+            lane = self._next_lane(now)
+            latest = max(map(_deadline, lane.entries(bucket)), default=math.inf)
             size = self._num_in_time([latest] * size, begins_at, bucket) or size
         return size
 
@@ -320,8 +320,7 @@ class BatchPolicy:
     def _fill(self, now: float, bucket: int, size: int, viable_after: float | None) -> list[Entry]:
         batch: list[Entry] = []
         unfit: list[LaneState] = []  # hold nothing viable of this bucket
-        while len(batch) < size and any(share.has_work() for share in self._shares.values()):
-            share = self._most_urgent(now)
+        while len(batch) < size and (share := self._most_urgent(now)) is not None:
             lane = share.pop()
             if viable_after is None:
                 entry = lane.ring.pop(bucket)
@@ -337,10 +336,18 @@ class BatchPolicy:
             lane.share.restore(lane)
         return batch
 
-    def _most_urgent(self, now: float) -> ClassShare:
-        """The caller knows that something is queued."""
+    def _most_urgent(self, now: float) -> ClassShare | None:
+        """The class whose turn it is; None when nothing is queued."""
         waiting = [share for share in self._shares.values() if share.has_work()]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
         return min(waiting, key=lambda share: share.urgency(now))
+
+    def _next_lane(self, now: float) -> RingLane:
+        """The lane whose turn it is; something must be queued."""
+        share = self._most_urgent(now)
+        assert share is not None
+        return share.head().ring
 
     def _note_taken(self, lane: LaneState, entry: Entry) -> None:
         self._count_out(entry)

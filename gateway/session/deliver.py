@@ -29,7 +29,7 @@ from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable
 from gateway.session.telling import Telling
 from gateway.session.text_stream import TextStream
-from gateway.stream.entries import EVENT, Keep, Outgoing, OutgoingKind, ResultGroup
+from gateway.stream.entries import CONTROL, EVENT, Keep, Outgoing, OutgoingKind, ResultGroup
 from gateway.stream.outbox import LARGE_BYTES, Outbox, ignore, ignore_popped, ignore_settled
 from gateway.wire.messages import MAX_TEXT_BYTES, Credit, ServerEvent
 from gateway.wire.protocol import StreamEvent, StreamState
@@ -212,7 +212,7 @@ class Deliver:
     def handle_sent(self, outgoing: Outgoing) -> None:
         """The message was written: receipts give their credit back and wait for an ``ack``; nothing
         once the connection is gone."""
-        if outgoing.stream is None or not self._telling.is_attached:
+        if outgoing.kind is CONTROL or outgoing.stream is None or not self._telling.is_attached:
             return
         stream = self._streams.find(outgoing.stream)
         if stream is None:

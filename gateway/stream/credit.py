@@ -144,16 +144,19 @@ class CreditWindow:
         self._reserve()
 
     def next_announcement(self) -> Grant | None:
-        """The grant to tell the client now; None while more than half a window is left to it.
+        """The grant to tell the client now; None while more than half a window is left to it, and,
+        with a ``share``, while it would be less than a quarter of a window more: such a client
+        takes all that it is given, and would be told with every receipt.
 
         A client that has used its credit up has frames in flight, and their receipts find less
-        than half left; the last of them at the latest brings more than was told: nobody waits for
-        a grant that was withheld.
+        than half left; the last of them at the latest brings a whole window more than was told:
+        nobody waits for a grant that was withheld.
         """
         grant, told = self.grant, self._announced
+        step = 1 if self._share is None else max(1, self._num_frames // 4)
         is_short_of_frames = told.max_frames - self._received_frames <= self._num_frames // 2
         is_short_of_bytes = told.max_bytes - self._received_bytes <= self._window.max_bytes // 2
-        helps = (is_short_of_frames and grant.max_frames > told.max_frames) or (
+        helps = (is_short_of_frames and grant.max_frames >= told.max_frames + step) or (
             is_short_of_bytes and grant.max_bytes > told.max_bytes
         )
         if not helps:

@@ -23,8 +23,8 @@ class TokenBucket:
     def try_take(self, now: float) -> bool:
         """Take one token if there is one."""
         if now > self._updated_at:
-            gained = (now - self._updated_at) * self._rate_hz
-            self._tokens = min(self._capacity, self._tokens + gained)
+            tokens = self._tokens + (now - self._updated_at) * self._rate_hz
+            self._tokens = tokens if tokens < self._capacity else self._capacity
             self._updated_at = now
         if self._tokens < _ALMOST_ONE:
             return False

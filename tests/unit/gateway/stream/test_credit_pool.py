@@ -90,3 +90,40 @@ def test_models_have_pools_of_their_own() -> None:
     pools.of("small").open(1)
     assert pools.of("small").num_free == 0
     assert pools.of("other").num_free > 1000
+
+
+def receive(window: CreditWindow) -> None:
+    window.receive_bytes(1)
+    window.receive_frame(0.0)
+
+
+def test_who_takes_all_it_is_given_is_told_a_quarter_of_a_window_at_a_time() -> None:
+    window = CreditWindow(8, 10_000, CreditPool(64).open(8))
+    told, num_sent, steps = window.grant.max_frames, 0, []
+    for _ in range(100):
+        while num_sent < told:
+            num_sent += 1
+            receive(window)
+        window.settle(1, 1)
+        grant = window.next_announcement()
+        if grant is not None:
+            steps.append(grant.max_frames - told)
+            told = grant.max_frames
+    assert window.window_frames == 8
+    assert set(steps[20:]) == {2}
+
+
+@pytest.mark.parametrize("most", range(1, 33))
+def test_who_has_used_its_credit_up_is_told_of_more_with_the_last_receipt_at_the_latest(
+    most: int,
+) -> None:
+    window = CreditWindow(most, 10_000, CreditPool(64).open(most))
+    told = window.grant.max_frames
+    for _ in range(50):
+        while window.frames_in_flight < told - window._settled_frames:
+            receive(window)
+        while window.frames_in_flight:
+            window.settle(1, 1)
+            grant = window.next_announcement()
+            told = told if grant is None else grant.max_frames
+        assert told > window._settled_frames

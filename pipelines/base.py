@@ -9,9 +9,8 @@ A pipeline of your own needs only a :class:`Reader` when its network takes one p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -51,8 +50,7 @@ class ItemOptions(msgspec.Struct, frozen=True):
     annotate: Literal["boxes", "blur"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """One item on its way: ``fitted``, the picture at the size of the network's input, uint8
     ``[H, W, 3]``, and ``canvas``, at the size of its annotated frame, only if there will be one."""
 

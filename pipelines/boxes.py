@@ -6,10 +6,10 @@ spans 0..W, and pixel ``i`` spans ``i..i+1``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,7 @@ MAX_CANDIDATES = 1000  # suppression is quadratic; a hostile picture must not ch
 Floats = NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a picture of ``width`` x ``height`` lies in the network's input, per axis:
     ``input = picture * scale + offset``.
     """

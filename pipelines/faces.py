@@ -60,7 +60,7 @@ def decode_faces(
     cells = strongest(np.flatnonzero(heat > score_threshold), heat)
     sizes = np.exp(scale.reshape(2, -1)[::-1, cells].T) * STRIDE  # [N, 2] width, height
     rows, columns = np.divmod(cells, grid_width)
-    corners = np.stack((columns, rows), axis=1)  # [N, 2] x, y of the cell
+    corners = np.array((columns, rows)).T  # [N, 2] x, y of the cell
     inside = offset.reshape(2, -1)[::-1, cells].T
     centres = (corners + inside + 0.5) * STRIDE
     top_left = centres - sizes / 2
@@ -96,8 +96,8 @@ class FaceReader:
 
 def _check_outputs(outputs: Sequence[Array]) -> None:
     shapes = [output.shape for output in outputs]
-    channels = [shape[0] for shape in shapes if len(shape) == 3]
-    if channels != _CHANNELS or len({shape[1:] for shape in shapes}) != 1:
+    grid = shapes[0][1:] if shapes else ()
+    if len(grid) != 2 or shapes != [(channels, *grid) for channels in _CHANNELS]:
         raise ValueError(f"expected heatmap, scale, offset and landmarks, got shapes {shapes}")
 
 

@@ -28,9 +28,14 @@ class TextTotals:
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BOUNDS_S))
     gaps: Histogram = field(default_factory=lambda: Histogram(GAP_BOUNDS_S))
     tokens: int = 0
-    delivery: DeliveryTotals = field(default_factory=DeliveryTotals)
     endings: Counter[str] = field(default_factory=Counter)
     triggers: Counter[str] = field(default_factory=Counter)
+    _delivery: DeliveryTotals = field(default_factory=DeliveryTotals)
+
+    @property
+    def delivery(self) -> DeliveryTotals:
+        """Of all that has left until now."""
+        return self._delivery.settle()
 
     def start(self) -> AnswerTimer:
         """A prompt has arrived."""
@@ -38,7 +43,7 @@ class TextTotals:
 
     def start_delivery(self, reserve: Reserve) -> DeliveryTimer:
         """Its answer begins to leave, from ``reserve``."""
-        return DeliveryTimer(self.delivery, self.now, reserve)
+        return DeliveryTimer(self._delivery, self.now, reserve)
 
 
 class AnswerTimer:

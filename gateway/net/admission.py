@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.errors import ProblemKind, RequestProblem
-from gateway.net.connection import Connection, Traffic
+from gateway.net.connection import Connection
 from gateway.net.ending import Ending
+from gateway.net.traffic import Traffic
 from gateway.net.write_turn import WriteTurn
 from gateway.stream.network_state import NetworkState
 from gateway.stream.output_budget import OutputBudget

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import WSMsgType
@@ -24,6 +23,7 @@ from aiohttp import WSMsgType
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
 from gateway.net.ending import ABNORMAL, LOST, NO_CODE, Ending, Farewell
 from gateway.net.reader_window import ReaderWindow
+from gateway.net.traffic import Traffic
 from gateway.net.websocket import PeerGone, Received, Socket
 from gateway.net.write_turn import WriteTurn
 from gateway.stream.entries import Outgoing
@@ -82,29 +82,6 @@ class ConnectionSession(Protocol):
         """The connection is lost, and its client may come back; idempotent."""
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Messages and bytes of one connection, or of all that are over; payloads only.
-
-    TCP segments with data that were sent, and those sent again, as of the last look at them.
-    """
-
-    messages_in: int = 0
-    messages_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    segments_out: int = 0
-    segments_again: int = 0
-
-    def add(self, other: Traffic) -> None:
-        self.messages_in += other.messages_in
-        self.messages_out += other.messages_out
-        self.bytes_in += other.bytes_in
-        self.bytes_out += other.bytes_out
-        self.segments_out += other.segments_out
-        self.segments_again += other.segments_again
-
-
 class Connection:
     """Moves messages between one socket and one session until either is done.
 
@@ -112,6 +89,27 @@ class Connection:
     cancelled: that means the socket is lost. ``end``, ``fail`` and ``abort`` may be called at any
     time from the loop's thread.
     """
+
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_blocked",
+        "_ending",
+        "_has_work",
+        "_is_blocked",
+        "_is_flush_due",
+        "_loop",
+        "_outbox",
+        "_pong",
+        "_rate",
+        "_send_timeout_s",
+        "_send_timer",
+        "_socket",
+        "_turn",
+        "_window",
+        "name",
+        "session",
+        "traffic",
+    )
 
     session: ConnectionSession
 
@@ -136,7 +134,9 @@ class Connection:
         self._is_flush_due = False
         self._has_work = False  # beside what is with the socket already
         self._send_timer: asyncio.TimerHandle  # while the writer waits for room
-        self._is_blocked = asyncio.Event()  # or at the end: the writer's task has work
+        # Or at the end: the writer's task has work, and is told so.
+        self._is_blocked = False
+        self._blocked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._window = ReaderWindow(socket.read_window, self._wake, self._loop)
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
@@ -168,7 +168,7 @@ class Connection:
         """End the connection for this reason, unless it has one already."""
         if not self._ending.done():
             self._ending.set_result(ending)
-            self._is_blocked.set()
+            self._block()
 
     def fail(self, fault: ConnectionFault) -> None:
         """End the connection because of ``fault``, which the peer is told."""
@@ -283,9 +283,13 @@ class Connection:
             self._is_flush_due = True
             self._turn.join(self)
 
+    def _block(self) -> None:
+        self._is_blocked = True
+        self._blocked.set()
+
     def _try_send(self, outgoing: Outgoing) -> bool:
         """Send what nothing waits before, if there is room; it leaves in the loop's next turn."""
-        if self._is_blocked.is_set() or self._pong is not None or not self._socket.is_writable:
+        if self._is_blocked or self._pong is not None or not self._socket.is_writable:
             return False
         data, traffic = outgoing.data, self.traffic
         try:
@@ -317,10 +321,10 @@ class Connection:
         """Each message is chosen when there is room for it."""
         socket, outbox, traffic = self._socket, self._outbox, self.traffic
         for _ in range(MESSAGES_PER_TURN):
-            if self._is_blocked.is_set():
+            if self._is_blocked:
                 return  # the task goes on once there is room
             if not socket.is_writable:
-                self._is_blocked.set()
+                self._block()
                 return
             if self._pong is not None:
                 socket.send(WSMsgType.PONG, self._pong)
@@ -341,12 +345,12 @@ class Connection:
     async def _write(self) -> None:
         """The writer's waits: for room, and for the last words to leave."""
         while not self._ending.done():
-            await self._is_blocked.wait()
+            await self._blocked.wait()
             if not self._ending.done():
                 await self._wait_writable()
             if not self._ending.done():
-                self._is_blocked.clear()
-                self._has_work = True
+                self._blocked.clear()
+                self._is_blocked, self._has_work = False, True
                 self.flush()
         await self._say_goodbye(self._ending.result())
 

@@ -14,8 +14,9 @@ from gateway.errors import ProblemKind, RequestProblem, from_engine_error
 from gateway.session.deliver import Deliver
 from gateway.session.frame_stream import FrameStream
 from gateway.session.ingest import Ingest
+from gateway.session.moment import Moment
 from gateway.session.options import StreamSettings, check_model, read_settings
-from gateway.session.prompts import Moment, Prompts
+from gateway.session.prompts import Prompts
 from gateway.session.receipts import stream_error
 from gateway.session.registry import SessionRegistry
 from gateway.session.stream_table import AnyStream, StreamTable

@@ -12,6 +12,7 @@ from gateway.session.open_stream import OpenStream
 from gateway.session.options import StreamSettings
 from gateway.session.pictures import PictureGate
 from gateway.session.playout import Playout
+from gateway.stream.ack_window import AckWindow
 from gateway.stream.advice import Advice
 from gateway.stream.byte_budget import ByteBudget
 from gateway.stream.credit import CreditWindow
@@ -50,7 +51,7 @@ class AcceptedFrame:
     held_bytes: int = 0  # of the process's budget
 
 
-class FrameStream(OpenStream):
+class FrameStream(OpenStream[AckWindow]):
     """One stream of frames or tensors.
 
     ``frames`` holds exactly the frames that ``tally`` counts as in flight; credit bounds it.
@@ -66,7 +67,7 @@ class FrameStream(OpenStream):
         limits: LimitsConfig,
     ) -> None:
         """``share`` are its places in the model's queue, which it gives back with its lane."""
-        super().__init__(settings.id, settings.lane.model, ack_deadline_s=limits.ack_deadline_s)
+        super().__init__(settings.id, settings.lane.model, AckWindow(limits.ack_deadline_s))
         self.settings = settings
         self.gate = PictureGate(limits)
         self._input_budget = input_budget

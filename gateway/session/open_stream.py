@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from engine.types import DropReason
-from gateway.stream.ack_window import AckWindow
+from gateway.stream.ack_window import AckWindow, EventAcks
 from gateway.stream.tally import Tally
 from gateway.wire.protocol import STREAM, StreamEvent, StreamState, advance
 
+Acks = TypeVar("Acks", AckWindow, EventAcks)
 
-class OpenStream:
+
+class OpenStream(Generic[Acks]):
     """State, receipts and acknowledgements of one stream, whatever it carries."""
 
     # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
     __slots__ = ("acks", "id", "model", "state", "tally")
 
-    def __init__(self, stream_id: int, model: str, *, ack_deadline_s: float) -> None:
+    def __init__(self, stream_id: int, model: str, acks: Acks) -> None:
         self.id = stream_id
         self.model = model
         self.state = StreamState.OPEN
         self.tally = Tally()
-        self.acks = AckWindow(ack_deadline_s)
+        self.acks: Acks = acks
 
     @property
     def is_answered(self) -> bool:

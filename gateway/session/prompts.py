@@ -30,6 +30,7 @@ from engine.types import (
 )
 from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
+from gateway.session.moment import Moment
 from gateway.session.outcomes import read_finished
 from gateway.session.pacing import DELAY_JUMP, Answering, Pacing, max_ahead
 from gateway.session.receipts import (
@@ -65,14 +66,6 @@ from gateway.wire.protocol import StreamEvent, StreamState
 CANCELLED = "cancelled"  # finish_reason of what the client withdrew
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a message has to know of the session when it arrives."""
-
-    now: float
-    is_draining: bool
-    tenant: str
-
-
 class Prompts:
     """Serves the streams of tokens of one session; every call returns at once.
 
@@ -81,6 +74,19 @@ class Prompts:
     calls back on the loop's thread, also inside ``offer``, ``cancel`` and ``close``; what comes
     for a prompt that is answered changes nothing.
     """
+
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_congestion",
+        "_engine",
+        "_limits",
+        "_pacing",
+        "_pressure",
+        "_registry",
+        "_streams",
+        "_telling",
+        "_text",
+    )
 
     def __init__(
         self,

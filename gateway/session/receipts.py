@@ -10,7 +10,6 @@ from msgspec import UNSET
 from engine.types import DropReason, Result
 from gateway.errors import RequestProblem, error_message
 from gateway.session.frame_stream import AcceptedFrame, FrameStream
-from gateway.session.open_stream import OpenStream
 from gateway.session.text_stream import TextStream
 from gateway.stream.advice import Advised
 from gateway.stream.credit import Grant
@@ -140,7 +139,7 @@ def prompt_error_entry(stream: TextStream, error: ErrorMessage) -> Outgoing:
     return Outgoing(kind=EVENT, data=encode(numbered), stream=stream.id, seq=seq)
 
 
-def closed_entry(stream: OpenStream) -> Outgoing:
+def closed_entry(stream: FrameStream | TextStream) -> Outgoing:
     """The stream's totals; nothing is in flight any more."""
     tally = stream.tally
     closed = Closed(

@@ -17,8 +17,9 @@ from gateway.session.commands import StreamCommands
 from gateway.session.deliver import Deliver
 from gateway.session.greeting import Greeter
 from gateway.session.ingest import Ingest
+from gateway.session.moment import Moment
 from gateway.session.pacing import Pacing
-from gateway.session.prompts import Moment, Prompts
+from gateway.session.prompts import Prompts
 from gateway.session.registry import SessionRegistry
 from gateway.session.resume import StreamKeeper, not_recovered
 from gateway.session.stream_table import MAX_FINISHED, StreamTable
@@ -267,16 +268,15 @@ class Session:
         detached, window_s = self._registry.detached, self._limits.resume_window_s
         if self._state is ConnectionState.DETACHED:
             return
-        if self._state is not ConnectionState.READY or window_s == 0 or not detached.is_open:
-            self.close(reason)
-            return
-        self._detach()
-        if self._keeper.is_empty:
+        may_return = self._state is ConnectionState.READY and window_s > 0 and detached.is_open
+        if may_return:
+            self._detach()
+        if not may_return or self._keeper.is_empty:
             self.close(reason)
             return
         logger.info("session %s is detached: %s", self.id, reason)
-        deadline = self._clock.now() + window_s
-        self._expiry = self._clock.call_at(deadline, partial(detached.expire, self))
+        expire = partial(detached.expire, self)
+        self._expiry = self._clock.call_at(self._clock.now() + window_s, expire)
         detached.add(self, self._keeper.size_bytes)
         detached.enforce()
 

@@ -24,6 +24,15 @@ class Telling:
     is too slow for what must not be dropped ends its connection: ``on_fault``.
     """
 
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_now",
+        "_on_fault",
+        "holding",
+        "on_logged",
+        "outbox",
+    )
+
     def __init__(
         self, outbox: Outbox, *, clock: Clock, on_fault: Callable[[ConnectionFault], None]
     ) -> None:

@@ -11,6 +11,7 @@ from gateway.session.open_stream import OpenStream
 from gateway.session.outflow import Outflow
 from gateway.session.text_options import TextSettings
 from gateway.session.text_totals import AnswerTimer
+from gateway.stream.ack_window import EventAcks
 from gateway.stream.answers import Answer, AnswerBook
 from gateway.stream.event_log import EventLog
 from gateway.stream.rate_ceiling import RateCeiling
@@ -31,7 +32,7 @@ class RunningPrompt:
     outcome: Outcome | None = None
 
 
-class TextStream(OpenStream):
+class TextStream(OpenStream[EventAcks]):
     """One stream of prompts, answered in parallel.
 
     ``running`` holds exactly the prompts that ``tally`` counts as in flight, by their key; how many
@@ -44,7 +45,6 @@ class TextStream(OpenStream):
         "_has_blocked",
         "_num_events",
         "_num_prompts",
-        "_sent_seq",
         "_untold",
         "answers",
         "ceiling",
@@ -62,10 +62,9 @@ class TextStream(OpenStream):
         ack_deadline_s: float,
         ceiling: RateCeiling | None,
     ) -> None:
-        super().__init__(settings.id, settings.lane.model, ack_deadline_s=ack_deadline_s)
+        super().__init__(settings.id, settings.lane.model, EventAcks(ack_deadline_s))
         self.settings = settings
         self.ceiling = ceiling
-        self._sent_seq = -1
         self.lanes: dict[Priority, Lane] = {}
         self.running: dict[int, RunningPrompt] = {}
         self.answers = AnswerBook()
@@ -109,7 +108,7 @@ class TextStream(OpenStream):
     def has_room(self, max_ahead: int) -> bool:
         """Whether fewer than ``max_ahead`` events per running answer wait for the socket; a
         connection that is lost has none to wait for."""
-        num_ahead = self._num_events - 1 - self._sent_seq
+        num_ahead = self._num_events - 1 - self.acks.sent_seq
         if num_ahead < max_ahead * len(self.running) or self._untold is not None:
             return True
         self._has_blocked = True
@@ -118,8 +117,6 @@ class TextStream(OpenStream):
     def note_sent(self, seq: int, now: float) -> None:
         """The event was written, and waits for an ``ack``."""
         self.acks.sent(seq, now)
-        if seq > self._sent_seq:
-            self._sent_seq = seq
         if self._has_blocked:
             self._resume()
 
@@ -161,7 +158,6 @@ class TextStream(OpenStream):
             count()
         self.acks.restart(last_seq)
         self.log.acknowledge(last_seq)
-        self._sent_seq = max(self._sent_seq, last_seq)  # it says so: nothing waits for the socket
 
     def forget_untold(self, reason: DropReason) -> None:
         """The client did not come back for these answers; idempotent."""

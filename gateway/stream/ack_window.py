@@ -7,6 +7,44 @@ from collections import deque
 WINDOW_MESSAGES = 16
 
 
+class EventAcks:
+    """Events of one stream that the client has not acknowledged: as ``AckWindow`` for numbers
+    without gaps, of which two are enough to know."""
+
+    __slots__ = ("_acknowledged_seq", "_deadline_s", "_full_since", "sent_seq")
+
+    def __init__(self, deadline_s: float) -> None:
+        self.sent_seq = -1  # of the newest event that was written
+        self._deadline_s = deadline_s
+        self._acknowledged_seq = -1
+        self._full_since: float | None = None
+
+    @property
+    def stalls_at(self) -> float | None:
+        """When the stream counts as stalled if nothing is acknowledged; None: not in sight."""
+        return None if self._full_since is None else self._full_since + self._deadline_s
+
+    def sent(self, seq: int, now: float) -> None:
+        """The event was written."""
+        if seq > self.sent_seq:
+            self.sent_seq = seq
+            if self._full_since is None and seq - self._acknowledged_seq >= WINDOW_MESSAGES:
+                self._full_since = now
+
+    def acknowledge(self, seq: int, now: float) -> None:
+        """The client has processed everything up to ``seq``."""
+        if seq > self._acknowledged_seq:
+            self._acknowledged_seq = seq
+            is_full = self.sent_seq - seq >= WINDOW_MESSAGES
+            self._full_since = now if is_full else None
+
+    def restart(self, seq: int) -> None:
+        """Another connection: nothing was sent on it yet, and the client has all up to ``seq``."""
+        self._acknowledged_seq = max(self._acknowledged_seq, seq)
+        self.sent_seq = max(self.sent_seq, seq)
+        self._full_since = None
+
+
 class AckWindow:
     """Results of one stream that the client has not acknowledged.
 

@@ -84,6 +84,7 @@ class Outbox:
         "_max_control",
         "_meter",
         "_num_scheduled",
+        "_num_waiting",
         "_queues",
         "_schedule",
         "_virtual_time",
@@ -118,6 +119,7 @@ class Outbox:
         self._queues: dict[int, StreamQueue] = {}
         self._schedule: list[_Turn] = []  # a heap
         self._virtual_time = 0.0
+        self._num_waiting = 0  # streams, control messages and grants
         self._num_scheduled = 0  # ties leave in the order in which they were scheduled
         self._budget.join(self)
 
@@ -128,7 +130,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        return not self._control and not self._credits and not self._schedule
+        return self._num_waiting == 0
 
     def num_waiting(self, stream: int) -> int:
         """Entries of an open stream."""
@@ -153,12 +155,14 @@ class Outbox:
         """
         if isinstance(message, Credit):
             if message.stream in self._queues:  # else its ``closed`` has gone out
+                self._num_waiting += message.stream not in self._credits
                 self._credits[message.stream] = message
         elif len(self._control) >= self._max_control:
             raise OutboxFull(f"{self._max_control} control messages wait for a slow reader")
         else:
             data = encode(message)
             self._control.append(data)
+            self._num_waiting += 1
             self._count_control(len(data))
             self._make_room()
         self.on_wake()
@@ -180,7 +184,7 @@ class Outbox:
     def pass_by(self, outgoing: Outgoing) -> bool:
         """Whether the writer sent it at once, because nothing waits that it would overtake; else it
         is for ``put``. It is complete by itself, and its sender settles it."""
-        return not (self._schedule or self._control or self._credits) and self.try_send(outgoing)
+        return self._num_waiting == 0 and self.try_send(outgoing)
 
     def pop(self, now: float) -> Outgoing | None:
         """The next message, or None when nothing waits but what may not begin."""
@@ -209,6 +213,7 @@ class Outbox:
         self._credits.clear()
         self._queues.clear()
         self._schedule.clear()
+        self._num_waiting = 0
 
     def relieve(self) -> None:
         """Make room for other connections: give up what waits and may be, or the connection."""
@@ -231,8 +236,11 @@ class Outbox:
             assert queue.is_scheduled == (len(queue) > 0)
         assert len(self._schedule) == sum(queue.is_scheduled for queue in self._queues.values())
         assert self._credits.keys() <= self._queues.keys()
+        num_waiting = len(self._schedule) + len(self._control) + len(self._credits)
+        assert self._num_waiting == num_waiting
 
     def _pop_control(self) -> Outgoing:
+        self._num_waiting -= 1
         if self._control:
             data = self._control.popleft()
             self._count_control(-len(data))
@@ -260,19 +268,22 @@ class Outbox:
     def _pop_stream(self, turn: _Turn, now: float) -> Outgoing:
         start, _, queue = turn
         self._virtual_time = start
+        self._num_waiting -= 1
         # Still marked as scheduled: settling a result may put more into this very queue.
         outgoing = queue.take(now)
         queue.finish = start + len(outgoing.data) / queue.weight
         queue.is_scheduled = False
         if outgoing.kind is CLOSED:
             del self._queues[queue.stream]
-            self._credits.pop(queue.stream, None)
+            if self._credits.pop(queue.stream, None) is not None:
+                self._num_waiting -= 1
         elif queue.size_bytes > 0:
             self._activate(queue)
         return outgoing
 
     def _activate(self, queue: StreamQueue) -> None:
         queue.is_scheduled = True
+        self._num_waiting += 1
         self._num_scheduled += 1
         start = self._virtual_time if self._virtual_time > queue.finish else queue.finish
         heapq.heappush(self._schedule, (start, self._num_scheduled, queue))

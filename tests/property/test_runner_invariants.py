@@ -54,6 +54,9 @@ class Chaos:
         self._keys = count()
 
     def check_and_maybe_fail(self, groups: Sequence[Group]) -> None:
+        if self.dice.random() < self.fault_rate:
+            raise self.dice.choice([RuntimeError("a kernel failed"), MemoryError()])
+        # What fails is rolled back, and leaves no trace in anybody's answer.
         model = self.bench.model
         keys = {id(s.blocks): s.key for s in map(self.bench.scheduler.get, self.prompts) if s}
         # Of each sequence the first group: what the others see before them is yet to be written.
@@ -62,8 +65,6 @@ class Chaos:
             ran_with = self.ran_with.setdefault(key, set())
             ran_with.add(model.is_cheaper)
             assert model.lineage(group, group.start_position) <= ran_with
-        if self.dice.random() < self.fault_rate:
-            raise self.dice.choice([RuntimeError("a kernel failed"), MemoryError()])
 
     def submit(self) -> None:
         key, dice = next(self._keys), self.dice
@@ -93,8 +94,11 @@ class Chaos:
     def withdraw(self) -> None:
         key = self.dice.choice(list(self.prompts) or [0])
         if key in self.prompts and self.bench.received[key].finish is None:
+            # What is over, but could not be told because a step failed, is told all the same.
+            is_running = self.bench.scheduler.get(key) is not None
             self.bench.runner.cancel(key)
-            self.withdrawn.add(key)
+            if is_running:
+                self.withdrawn.add(key)
 
     def fail_all(self) -> None:
         owed = {key for key in self.prompts if self.bench.received[key].finish is None}

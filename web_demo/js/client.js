@@ -28,7 +28,6 @@ import {
 } from "./protocol.js";
 
 const TICK_MS = 250;
-const ACK_MS = 1000; // of streams that are too slow for an ack after so many messages
 const WELCOME_LIMIT_MS = 10_000;
 const ATTEMPTS_PER_WINDOW = 8; // at least so many try to resume, if they fail quickly
 const STABLE_MS = 5_000; // a connection that lived this long resets the backoff
@@ -67,7 +66,6 @@ export class ClawstreamClient extends EventTarget {
   #draining = false;
   #problem = null;
   #tick = null;
-  #ackedAt = 0;
   #retry = null;
   #left = null; // {welcome, lostAt} of the session that may be resumed, after a break
   #connected = null; // {resolve, reject} of connect()
@@ -177,10 +175,8 @@ export class ClawstreamClient extends EventTarget {
       return;
     }
     if (this.#liveness.takePing(now)) this.#send({ type: "ping", t: now });
-    const isAckDue = now - this.#ackedAt >= ACK_MS;
-    if (isAckDue) this.#ackedAt = now;
     for (const stream of this.#streams) {
-      if (isAckDue) stream.flushAck();
+      stream.flushAck();
       if (stream.wantsOpening(now)) stream.begin(this.#nextStream++);
     }
   }

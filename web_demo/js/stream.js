@@ -139,7 +139,7 @@ export class ServedStream extends EventTarget {
     }
   }
 
-  /** Sends an ack when one is due; the client calls this once a second. */
+  /** Sends an ack when one is due; the client calls this every 250 ms. */
   flushAck() {
     if (this.#ackSeq === null || this.#id === null || !this.#link.isOpen) return;
     // What arrived last may be drawn only after it was acknowledged.

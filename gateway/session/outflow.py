@@ -7,9 +7,11 @@ from collections.abc import Callable
 from engine.base import Lane, TextLane
 from gateway.session.clock import EARLY_S, Clock, Timer
 from gateway.session.delivery_totals import DeliveryTimer
-from gateway.session.release_table import ReleaseTable
+from gateway.session.release_table import REFRESH_S, TOLD_EVERY_S, ReleaseTable
 from gateway.stream.release import Decider, Departure
 from gateway.wire.messages import TokenTiming
+
+_NEVER = float("-inf")
 
 
 class Outflow:
@@ -39,7 +41,7 @@ class Outflow:
         "_send",
         "_table",
         "_timer",
-        "_told_release",
+        "_told_at",
         "item_id",
     )
 
@@ -71,7 +73,7 @@ class Outflow:
         self._on_over = on_over
         self._timer: Timer | None = None
         self._departed_at = 0.0  # the newest departure
-        self._told_release = (-1, 0.0)  # nothing yet
+        self._told_at = _NEVER  # when the engine heard of the reader
         self._is_blocked = False
         self._is_finished = False
         self._is_over = False
@@ -91,13 +93,10 @@ class Outflow:
             reserve=len(self._reserve),
         )
 
-    def tell_release(self, *, is_refresh: bool) -> None:
-        """Tell the engine how far the reader is, and how fast; nothing if it knows already."""
-        rate = 0.0 if self._is_blocked else self._decider.tokens_per_s
-        release = (self._reserve.num_released, rate)
-        if self._lane is not None and (is_refresh or release != self._told_release):
-            self._told_release = release
-            self._lane.note_release(self.item_id, *release)
+    def refresh_release(self, now: float) -> None:
+        """Tell the engine how far the reader is, and how fast, unless it was told lately."""
+        if now - self._told_at >= REFRESH_S / 2:
+            self._tell_release(now)
 
     def push(self, text: str) -> int:
         """A token came from the engine; returns how many characters are held now."""
@@ -127,6 +126,7 @@ class Outflow:
         """There is room again."""
         if self._is_blocked:
             self._is_blocked = False
+            self._told_at = _NEVER  # it was told of a reader that takes nothing
             self._advance()
 
     def drop(self) -> None:
@@ -151,6 +151,7 @@ class Outflow:
                 return
             if not self._has_room():
                 self._is_blocked = True
+                self._tell_release(now)
                 return
             self._depart(now)
         if self._is_finished and not self._is_over:
@@ -161,7 +162,15 @@ class Outflow:
         self._departed_at = now
         departure = self._decider.take(now)
         self._delivery.depart(departure)
+        if now - self._told_at >= TOLD_EVERY_S:
+            self._tell_release(now)
         self._send(departure)
+
+    def _tell_release(self, now: float) -> None:
+        self._told_at = now
+        if self._lane is not None:
+            rate = 0.0 if self._is_blocked else self._decider.tokens_per_s
+            self._lane.note_release(self.item_id, self._reserve.num_released, rate)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -14,6 +14,7 @@ from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
 from gateway.session.pacing import DELAY_JUMP, OFF_AHEAD, Pacing
 from gateway.session.registry import SessionRegistry
+from gateway.session.release_table import REFRESH_S
 from gateway.stream.network_state import NetworkState
 from gateway.stream.release_unpaced import UNPACED_TOKENS_PER_S
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedLane
@@ -140,11 +141,11 @@ async def test_the_engine_learns_what_has_left_and_that_nobody_reads() -> None:
         assert isinstance(lane, ReleasingLane)
         for text in ("a", "", "b"):
             lane.progress(1, text)
-        await run_until(0.06)
+        await run_until(REFRESH_S + 0.01)
         assert lane.released[-1] == (1, 3, UNPACED_TOKENS_PER_S)
         for _ in range(20):
             lane.progress(1, "c")
-        await run_until(0.12)
+        await run_until(REFRESH_S + 0.06)
         item_id, released, rate = lane.released[-1]
         assert (item_id, released, rate) == (1, 3 + OFF_AHEAD - 2, 0.0)
         assert generation.take().texts == ["a", "b", *"cccccc"]

@@ -14,9 +14,9 @@ from gateway.session.clock import Clock
 from gateway.session.outflow import Outflow
 from gateway.session.pacing import OFF_AHEAD, STEADY_AHEAD
 from gateway.session.release_table import (
-    INTERVAL_S,
     READERS_PER_TURN,
-    REFRESH_TICKS,
+    REFRESH_S,
+    TOLD_EVERY_S,
     ReleaseTable,
 )
 from gateway.session.tenants import MAX_TENANTS, TenantCeilings
@@ -185,10 +185,9 @@ class Lane:
         self.told.append((item_id, released, tokens_per_s))
 
 
-def test_the_engine_is_told_what_has_left_when_that_has_changed_or_it_has_to_hear_it_again() -> (
-    None
-):
-    clock, lane, left = Clock(VirtualLoop(0.0)), Lane(), list[Departure]()
+def test_the_engine_is_told_what_leaves_and_hears_of_a_reader_that_takes_nothing() -> None:
+    loop, lane, left = VirtualLoop(0.0), Lane(), list[Departure]()
+    clock, limit = Clock(loop), [1]
     outflow = Outflow(
         Unpaced(LeakyBucket(rate_hz=100.0, burst=1)),
         clock,
@@ -197,40 +196,50 @@ def test_the_engine_is_told_what_has_left_when_that_has_changed_or_it_has_to_hea
         lane=lane,
         item_id=7,
         send=left.append,
-        has_room=lambda: len(left) < 1,
+        has_room=lambda: len(left) < limit[0],
         on_drained=lambda: None,
         on_over=lambda: None,
     )
-    for is_refresh in (False, False, True):
-        outflow.tell_release(is_refresh=is_refresh)
-    assert lane.told == [(7, 0, UNPACED_TOKENS_PER_S)] * 2
     outflow.push("a")
-    outflow.tell_release(is_refresh=False)
-    assert lane.told[2:] == [(7, 1, UNPACED_TOKENS_PER_S)]
+    assert lane.told == [(7, 1, UNPACED_TOKENS_PER_S)]
+    loop.advance(0.02)
+    outflow.push("b")
+    assert lane.told[1:] == [(7, 1, 0.0)]
+    loop.advance(3 * REFRESH_S)
+    assert set(lane.told[2:]) == {(7, 1, 0.0)}
+    assert 2 <= len(lane.told[2:]) <= 3
+    limit[0] = 9
+    outflow.resume()
+    assert lane.told[-1] == (7, 2, UNPACED_TOKENS_PER_S)
+    told = len(lane.told)
+    for _ in range(4):
+        loop.advance(TOLD_EVERY_S / 2 + 0.001)
+        outflow.push("c")
+    assert [released for _, released, _ in lane.told[told:]] == [4, 6]
     outflow.drop()
 
 
 class Reader:
     """Notes what it is asked to tell."""
 
-    def __init__(self, told: list[bool]) -> None:
+    def __init__(self, told: list[float]) -> None:
         self._told = told
 
-    def tell_release(self, *, is_refresh: bool) -> None:
-        self._told.append(is_refresh)
+    def refresh_release(self, now: float) -> None:
+        self._told.append(now)
 
 
-def test_readers_tell_at_20_hz_what_has_changed_and_now_and_then_the_rest() -> None:
+def test_readers_are_asked_again_and_again_until_they_are_gone() -> None:
     loop = VirtualLoop(0.0)
-    table, told = ReleaseTable(Clock(loop)), list[bool]()
+    table, told = ReleaseTable(Clock(loop)), list[float]()
     reader = Reader(told)
     table.add(reader)
-    loop.advance(REFRESH_TICKS * INTERVAL_S + 0.001)
-    assert told == [False] * (REFRESH_TICKS - 1) + [True]
+    loop.advance(3 * REFRESH_S + 0.001)
+    assert told == pytest.approx([REFRESH_S, 2 * REFRESH_S, 3 * REFRESH_S], abs=0.001)
     table.remove(reader)
     table.remove(reader)
     loop.advance(1.0)
-    assert (len(told), len(table), loop.num_armed) == (REFRESH_TICKS, 0, 0)
+    assert (len(told), len(table), loop.num_armed) == (3, 0, 0)
 
 
 def test_many_readers_are_told_in_turns_that_leave_the_loop_to_others() -> None:
@@ -245,13 +254,13 @@ def test_many_readers_are_told_in_turns_that_leave_the_loop_to_others() -> None:
 
             return super().call_at(when, run)
 
-    loop, told = Turns(0.0), list[bool]()
+    loop, told = Turns(0.0), list[float]()
     table = ReleaseTable(Clock(loop))
     readers = [Reader(told) for _ in range(2 * READERS_PER_TURN + 2)]
     for reader in readers:
         table.add(reader)
     table.remove(readers[-1])
-    loop.advance(INTERVAL_S + 0.001)
+    loop.advance(REFRESH_S + 0.001)
     assert turns == [READERS_PER_TURN, READERS_PER_TURN, 1]
 
 

@@ -311,6 +311,9 @@ class Connection:
                     self._send_turn()
             finally:
                 self._socket.flush()
+            # Now, not with the next message: a reader that stalls may get no credit for another.
+            if not self._is_blocked and not self._socket.is_writable:
+                self._block()
         except PeerGone:
             self.end(LOST)
         except Exception:

@@ -106,20 +106,22 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     ``queue``: offered until bound to a batch. ``batch``: bound until its worker began on it (copy
     into the slab, control socket, waiting for the previous batch). ``prepare``, ``run`` and
-    ``interpret``: the pipeline's three stages; ``run`` is the whole batch's. ``busy``: for how long
-    the batch kept its worker from the next one; as long as it ran, where stages overlap.
+    ``interpret``: the pipeline's three stages; ``run`` is the whole batch's.
     """
 
     queue: int = 0
     batch: int = 0
     prepare: int = 0
     run: int = 0
-    busy: int = 0
     interpret: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A successful answer. ``data`` is JSON produced by the worker, never parsed on the loop."""
+    """A successful answer. ``data`` is JSON produced by the worker, never parsed on the loop.
+
+    ``busy_us`` is for how long its batch kept the worker from the next one: as long as it ran,
+    where stages overlap.
+    """
 
     data: bytes
     model: str
@@ -127,6 +129,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     timing: Timing = Timing()
     batch_size: int = 1
+    busy_us: int = 0
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -222,7 +222,7 @@ class Dispatcher:
         """Learn from a batch: its run from the first answer, its overhead from the last."""
         if flight is None:
             return
-        busy_s = outcome.timing.busy / 1e6
+        busy_s = outcome.busy_us / 1e6
         if not flight.is_measured:
             flight.is_measured = True
             self._cost.observe_prepare(outcome.timing.prepare / 1e6)

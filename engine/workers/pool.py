@@ -285,7 +285,6 @@ class WorkerPool:
             batch=max(0, done.began_us - dispatched_us),
             prepare=done.prepare_us,
             run=done.run_us,
-            busy=done.busy_us,
             interpret=done.interpret_us,
         )
         return Result(
@@ -295,4 +294,5 @@ class WorkerPool:
             attachments=done.attachments,
             timing=timing,
             batch_size=done.batch_size,
+            busy_us=done.busy_us,
         )

@@ -220,6 +220,7 @@ class FakeExecutor:
             data=data,
             model=self._model,
             version=self._version,
-            timing=Timing(run=run_us, busy=run_us),
+            timing=Timing(run=run_us),
+            busy_us=run_us,
             batch_size=len(batch.works),
         )

@@ -55,8 +55,8 @@ class DeliveryTotals:
     ``num_paced`` gaps had a pace, ``num_within`` were within ``TOLERANCE`` of it. ``reserves`` are
     those of the answers under way.
 
-    Departures are noted one by one and counted ``MAX_NOTED`` at a time, which takes a third of what
-    it took for each token: ``settle`` before anybody reads.
+    Departures are noted one by one and counted ``MAX_NOTED`` at a time: ``settle`` before anybody
+    reads.
     """
 
     gaps: Histogram = field(default_factory=lambda: Histogram(GAP_BOUNDS_S))

@@ -15,7 +15,7 @@ FAULTY = b'{"messages": 3}'  # a prompt that is none
 
 class ProcessContract(EngineContract):
     loop_factory: type[asyncio.AbstractEventLoop] = uvloop.Loop  # as in the gateway
-    late_s = 0.05  # of the real clock, on a busy machine
+    late_s = 2.0
     early_s = 0.001
 
 

@@ -25,7 +25,7 @@ def answer(payload: bytes) -> bytes:
 
 class TestVisionEngineWithProcesses(EngineContract):
     loop_factory: type[asyncio.AbstractEventLoop] = uvloop.Loop  # as in the gateway
-    late_s = 0.05  # of the real clock, on a busy machine
+    late_s = 2.0
     early_s = 0.001
 
     def build(self) -> Built:

@@ -51,13 +51,13 @@ async def time_of_echo(streams: Streams, data: bytes) -> float:
 @on_uvloop
 async def test_a_perfect_network_changes_nothing() -> None:
     async with through_a_proxy() as (_, streams):
-        assert await time_of_echo(streams, bytes(range(256)) * 2000) < 1.0
+        assert await time_of_echo(streams, bytes(range(256)) * 2000) < 5.0
 
 
 @on_uvloop
 async def test_latency_delays_every_byte() -> None:
     async with through_a_proxy(latency_s=0.15) as (_, streams):
-        assert 0.14 < await time_of_echo(streams, b"x") < 0.6
+        assert 0.14 < await time_of_echo(streams, b"x") < 5.0
 
 
 @on_uvloop

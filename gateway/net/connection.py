@@ -23,6 +23,7 @@ from aiohttp import WSMsgType
 from gateway.errors import CloseCode, ConnectionFault, ProblemKind, error_message
 from gateway.net.ending import ABNORMAL, LOST, NO_CODE, Ending, Farewell
 from gateway.net.reader_window import ReaderWindow
+from gateway.net.send_backlog import SendBacklog
 from gateway.net.traffic import Traffic
 from gateway.net.websocket import PeerGone, Received, Socket
 from gateway.net.write_turn import WriteTurn
@@ -92,6 +93,7 @@ class Connection:
 
     # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
     __slots__ = (
+        "_backlog",
         "_blocked",
         "_ending",
         "_has_work",
@@ -129,6 +131,7 @@ class Connection:
         self._outbox = outbox
         self._turn = turn
         self._send_timeout_s = send_timeout_s
+        self._backlog = SendBacklog(send_timeout_s)
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
         self._is_flush_due = False
@@ -163,6 +166,8 @@ class Connection:
             self.traffic.segments_out = sample.num_segments
             self.traffic.segments_again = sample.num_retransmitted
             self.session.note_path(sample)
+            if self._backlog.is_overdue(sample, self._loop.time()):
+                self._give_up_reader()
 
     def end(self, ending: Ending) -> None:
         """End the connection for this reason, unless it has one already."""
@@ -374,7 +379,7 @@ class Connection:
         else:  # the loop has yet to see what was read meanwhile
             self._await_reader(ASLEEP_S, self._give_up_reader)
 
-    def _give_up_reader(self, due: float) -> None:
+    def _give_up_reader(self, *_: float) -> None:
         """Nobody reads, so nobody can be told: the code is for the log and the metrics."""
         code = CloseCode.SLOW_READER
         self.end(Ending(code=code, reason="nothing was read in time", farewell=Farewell.NONE))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 from typing import Protocol
 
 from gateway.stream.network_estimate import PathSample
@@ -15,8 +17,9 @@ _TCP_INFO = getattr(socket, "TCP_INFO", 11)
 _INFO_BYTES = 160
 _RTT = struct.Struct("=II")  # tcpi_rtt, tcpi_rttvar: microseconds
 _RTT_OFFSET = 68
-_COUNT = struct.Struct("=I")
+_COUNT, _BYTES = struct.Struct("=I"), struct.Struct("=Q")
 _TOTAL_RETRANS_OFFSET = 100
+_BYTES_ACKED_OFFSET = 120  # since Linux 4.2
 _DATA_SEGS_OUT_OFFSET = 156  # since Linux 4.6
 _SND_WND_OFFSET = 228  # since Linux 5.4
 
@@ -24,15 +27,20 @@ _SND_WND_OFFSET = 228  # since Linux 5.4
 class OptionSocket(Protocol):
     """The part of a socket in use; uvloop's are no ``socket.socket``."""
 
+    def fileno(self) -> int: ...
+
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
 def read_path(sock: OptionSocket) -> PathSample | None:
     """Ask the kernel; None if it is no TCP connection, or the system has no such answer."""
     try:
-        return parse_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES))
+        data = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
+        # SIOCOUTQ of tcp(7), which has this number.
+        held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(_COUNT.size))
     except OSError:
         return None
+    return parse_tcp_info(data, _COUNT.unpack(held)[0])
 
 
 def read_transport_path(transport: asyncio.BaseTransport) -> PathSample | None:
@@ -58,18 +66,24 @@ def read_window(sock: OptionSocket) -> int | None:
     return int(window)
 
 
-def parse_tcp_info(data: bytes) -> PathSample | None:
+def parse_tcp_info(data: bytes, num_bytes_held: int) -> PathSample | None:
     """None if the round trip is not in it."""
     if len(data) < _RTT_OFFSET + _RTT.size:
         return None
     rtt_us, rttvar_us = _RTT.unpack_from(data, _RTT_OFFSET)
-    num_segments = num_retransmitted = 0
+    num_segments = num_retransmitted = num_bytes_acked = 0
     if len(data) >= _DATA_SEGS_OUT_OFFSET + _COUNT.size:
         (num_segments,) = _COUNT.unpack_from(data, _DATA_SEGS_OUT_OFFSET)
         (num_retransmitted,) = _COUNT.unpack_from(data, _TOTAL_RETRANS_OFFSET)
+    if len(data) >= _BYTES_ACKED_OFFSET + _BYTES.size:
+        (num_bytes_acked,) = _BYTES.unpack_from(data, _BYTES_ACKED_OFFSET)
+    else:
+        num_bytes_held = 0
     return PathSample(
         rtt_s=rtt_us / 1e6,
         rttvar_s=rttvar_us / 1e6,
         num_segments=num_segments,
         num_retransmitted=num_retransmitted,
+        num_bytes_acked=num_bytes_acked,
+        num_bytes_held=num_bytes_held,
     )

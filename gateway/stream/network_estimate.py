@@ -12,15 +12,19 @@ LOSS_GAIN = 0.3  # per sample; at one a second, what happened five seconds ago w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSample:
-    """What the kernel knows of a connection. Segments are counted since it began.
+    """What the kernel knows of a connection. Segments and bytes are counted since it began.
 
-    Both counters are 0 where the kernel does not say how many segments carried data.
+    Both counters of segments are 0 where the kernel does not say how many carried data, and both of
+    bytes where it does not say how many were acknowledged. What it holds is sent and not yet
+    acknowledged, or not even sent.
     """
 
     rtt_s: float
     rttvar_s: float
     num_segments: int
     num_retransmitted: int
+    num_bytes_acked: int = 0
+    num_bytes_held: int = 0
 
 
 class NetworkEstimate:

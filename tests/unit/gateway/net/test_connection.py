@@ -15,6 +15,7 @@ from gateway.net.ending import ABNORMAL, Ending
 from gateway.net.websocket import Socket
 from gateway.net.write_turn import WriteTurn
 from gateway.stream.entries import Keep, Outgoing, OutgoingKind
+from gateway.stream.network_estimate import PathSample
 from gateway.stream.outbox import Outbox
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import ErrorMessage, Ping
@@ -217,6 +218,22 @@ async def test_a_reader_that_stalls_on_after_the_sleep_is_aborted_at_the_next_de
     stand_still(60.0)
     await run_until(66.5)
     assert (await rig.ending()).code == CloseCode.SLOW_READER
+
+
+@virtual_time
+async def test_a_reader_that_leaves_the_kernel_with_bytes_is_aborted_though_nothing_waits() -> None:
+    rig = await start()
+    rig.socket.path = PathSample(
+        rtt_s=0.01, rttvar_s=0.0, num_segments=9, num_retransmitted=0, num_bytes_held=9_000
+    )
+    for second in range(5):
+        await run_until(second)
+        rig.connection.sample_network()
+        assert not rig.run.done()
+    await run_until(5)
+    rig.connection.sample_network()
+    assert (await rig.ending()).code == CloseCode.SLOW_READER
+    assert rig.socket.is_aborted
 
 
 def stand_still(seconds: float) -> None:

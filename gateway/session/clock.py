@@ -1,4 +1,4 @@
-"""One heap for every timer of the process, over one timer of the event loop."""
+"""Every timer of the process in one heap of milliseconds, over one timer of the event loop."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[], None]
-# uvloop counts in whole milliseconds: half of one early is as near as half of one late, and a loop
-# that had to wait for the rest of it would spin.
-EARLY_S = 0.0005
-# Cancelled timers stay in the heap until they are this many and the majority.
+TICKS_PER_S = 1000  # uvloop counts no finer
+# A time that is a whole tick but for rounding must not wait for the next one.
+EARLY_S = 2e-6
+# Cancelled timers are kept until they are this many and the majority.
 _MIN_STALE = 64
 
 
@@ -47,12 +47,13 @@ class Timer(msgspec.Struct, eq=False):
 
 
 class Clock:
-    """Absolute timers in the order of their times; those of one time in the order of their making.
+    """Absolute timers; those of one millisecond in the order of their making.
 
-    The heap holds live timers and, at most as many again (or ``_MIN_STALE``), cancelled ones:
-    cancelling is O(1) and cleaning up is paid by those who cancel. How many live timers there are
-    is for the callers to bound. A callback that raises is logged and stops no other. Belongs to
-    the loop's thread.
+    They share an entry of the heap, which is so small that it stays in the processor's cache: of
+    1,000 answers at 20 tokens/s, 50 entries. There are as many cancelled timers as live ones at
+    most (or ``_MIN_STALE``): cancelling is O(1), and cleaning up is paid by those who cancel. How
+    many live timers there are is for the callers to bound. A callback that raises is logged and
+    stops no other. Belongs to the loop's thread.
     """
 
     def __init__(self, loop: TimerLoop) -> None:
@@ -60,76 +61,98 @@ class Clock:
         # a token asks three times.
         self.now: Callable[[], float] = loop.time
         self._loop = loop
-        self._heap: list[tuple[float, int, Timer]] = []
-        self._num_made = 0
-        self._num_stale = 0
+        self._ticks: list[int] = []  # a heap of the keys of ``_timers``
+        self._timers: dict[int, list[Timer]] = {}
+        self._due: list[Timer] = []  # of this turn
+        self._num_kept = 0  # in ``_timers``
+        self._num_live = 0
         self._armed: LoopTimer | None = None
-        self._armed_for = float("inf")
+        self._armed_for = float("inf")  # a tick
         self._is_running = False
 
     def __len__(self) -> int:
         """Live timers."""
-        return len(self._heap) - self._num_stale
+        return self._num_live
 
     def now_us(self) -> int:
         return int(self._loop.time() * 1e6)
 
     def call_at(self, when: float, callback: Callback) -> Timer:
-        """Run ``callback`` once, at most ``EARLY_S`` before ``when``."""
+        """Run ``callback`` once, a tick after ``when`` at the latest if the loop is free, and at
+        most ``EARLY_S`` before it."""
         timer = Timer(self, callback)
-        self._num_made += 1
-        heapq.heappush(self._heap, (when, self._num_made, timer))
-        if when < self._armed_for:
-            self._arm()
+        tick = int((when - EARLY_S / 2) * TICKS_PER_S) + 1
+        timers = self._timers.get(tick)
+        if timers is not None:
+            timers.append(timer)
+        else:
+            self._timers[tick] = [timer]
+            heapq.heappush(self._ticks, tick)
+            if tick < self._armed_for:
+                self._arm()
+        self._num_kept += 1
+        self._num_live += 1
         return timer
 
     def aclose(self) -> None:
         """Cancel everything; idempotent."""
-        for _, _, timer in self._heap:
-            timer.callback = None
-        self._heap.clear()
-        self._num_stale = 0
+        for timers in (self._due, *self._timers.values()):
+            for timer in timers:
+                timer.callback = None
+        self._num_live = 0
+        self._clean()
         self._arm()
 
     def _arm(self) -> None:
-        earliest = self._heap[0][0] if self._heap else float("inf")
+        earliest = self._ticks[0] if self._ticks else float("inf")
         if self._is_running or earliest == self._armed_for:
             return
         if self._armed is not None:
             self._armed.cancel()
             self._armed = None
         self._armed_for = earliest
-        if self._heap:
-            self._armed = self._loop.call_at(earliest, self._run_due)
+        if self._ticks:
+            self._armed = self._loop.call_at(earliest / TICKS_PER_S, self._run_due)
 
     def _run_due(self) -> None:
         self._armed = None
         self._is_running, self._armed_for = True, float("-inf")
-        # What a callback arms for "now" waits for the loop's next turn, or two could spin for ever.
-        due, last_made = self._loop.time() + EARLY_S, self._num_made
+        # Taken out first: what a callback arms for "now" waits for the loop's next turn, or two
+        # could spin for ever.
+        due = self._due
+        last_tick = (self._loop.time() + EARLY_S / 2) * TICKS_PER_S
+        while self._ticks and self._ticks[0] <= last_tick:
+            due += self._timers.pop(heapq.heappop(self._ticks))
+        self._num_kept -= len(due)
         try:
-            while self._heap:
-                when, number, timer = self._heap[0]
-                if when > due or number > last_made:
-                    break
-                heapq.heappop(self._heap)
-                callback, timer.callback = timer.callback, None
+            for timer in due:
+                callback = timer.callback
                 if callback is None:
-                    self._num_stale -= 1
                     continue
+                timer.callback = None
+                self._num_live -= 1
                 try:
                     callback()
                 except Exception:  # one timer must not take the others with it
                     logger.exception("a timer failed")
         finally:
+            due.clear()
             self._is_running, self._armed_for = False, float("inf")
             self._arm()
 
     def _forget_one(self) -> None:
-        self._num_stale += 1
-        num_timers = len(self._heap)
-        if self._num_stale == num_timers or self._num_stale > max(_MIN_STALE, num_timers // 2):
-            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
-            heapq.heapify(self._heap)
-            self._num_stale = 0
+        self._num_live -= 1
+        num_stale = self._num_kept - self._num_live
+        if self._num_live == 0 or num_stale > max(_MIN_STALE, self._num_live):
+            self._clean()
         self._arm()
+
+    def _clean(self) -> None:
+        """Let the cancelled ones go."""
+        live = {
+            tick: [timer for timer in timers if timer.callback is not None]
+            for tick, timers in self._timers.items()
+        }
+        self._timers = {tick: timers for tick, timers in live.items() if timers}
+        self._ticks = sorted(self._timers)
+        self._num_kept = sum(map(len, self._timers.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -68,7 +69,7 @@ class DeliveryTotals:
     num_stalls: int = 0
     num_underruns: int = 0
     reserves: set[Reserve] = field(default_factory=set)
-    _noted: list[tuple[float, float, float]] = field(default_factory=list)
+    _noted: array[float] = field(default_factory=lambda: array("d"))  # lag, gap, pace, lag, …
 
     @property
     def num_held(self) -> int:
@@ -78,15 +79,15 @@ class DeliveryTotals:
     def note(self, lag_s: float, gap_s: float, pace_s: float) -> None:
         """Something left, held for ``lag_s``, so long after what left before it, for which
         ``pace_s`` had been announced; NaN where there was no such thing."""
-        self._noted.append((lag_s, gap_s, pace_s))
-        if len(self._noted) >= MAX_NOTED:
+        self._noted.extend((lag_s, gap_s, pace_s))
+        if len(self._noted) >= 3 * MAX_NOTED:
             self.settle()
 
     def settle(self) -> DeliveryTotals:
         """Count what was noted; returns itself."""
         if self._noted:
-            lags, gaps, paces = np.array(self._noted).T
-            self._noted.clear()
+            lags, gaps, paces = np.frombuffer(self._noted).reshape(-1, 3).T
+            self._noted = array("d")
             self.lag.observe_all(lags)
             self.gaps.observe_all(gaps[~np.isnan(gaps)])
             self._judge(gaps, paces)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.types import Result
-from gateway.session.clock import Clock, Timer
+from gateway.session.clock import EARLY_S, Clock, Timer
 from gateway.stream.playout import PlayoutClock
 
 
@@ -75,7 +75,7 @@ class Playout:
 
     def _release_due(self) -> None:
         self._timer = None
-        while self._held and self._held[0].release_at <= self._clock.now():
+        while self._held and self._held[0].release_at <= self._clock.now() + EARLY_S:
             held = self._held.popleft()
             self._release(held.seq, held.result)
         self._arm()

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
-from gateway.session.clock import Clock
+from gateway.session.clock import EARLY_S, TICKS_PER_S, Clock
 from tests.fakes.virtual_loop import VirtualLoop
 
 pytestmark = pytest.mark.unit
@@ -49,7 +50,41 @@ def test_cancelled_timers_do_not_pile_up() -> None:
     for step in range(10_000):
         clock.call_at(1000.0 + step, lambda: None).cancel()
     assert len(clock) == len(kept)
-    assert len(clock._heap) < 200
+    assert len(clock._ticks) < 200
+
+
+def test_timers_run_within_a_tick_after_their_time_and_never_before() -> None:
+    loop = VirtualLoop(1000.0)
+    clock = Clock(loop)
+    late_s: list[float] = []
+    for step in range(500):
+        when = 1000.0 + step * 0.00137
+        clock.call_at(when, lambda when=when: late_s.append(clock.now() - when))
+    loop.advance(1.0)
+    assert len(late_s) == 500
+    assert -EARLY_S <= min(late_s)
+    assert max(late_s) <= 1 / TICKS_PER_S
+
+
+@pytest.mark.parametrize("milliseconds", [1, 49, 50, 178, 999, 53_024_178])
+def test_a_time_of_whole_ticks_is_kept_whatever_rounding_makes_of_it(milliseconds: int) -> None:
+    loop = VirtualLoop(0.0)
+    clock = Clock(loop)
+    ran: list[float] = []
+    when = milliseconds / 1000
+    for near in (when, math.nextafter(when, 0.0), math.nextafter(when, math.inf)):
+        clock.call_at(near, lambda: ran.append(clock.now()))
+    loop.advance(when + 1.0)
+    assert ran == [when] * 3
+
+
+def test_a_timer_that_closes_the_clock_is_the_last_to_run() -> None:
+    loop = VirtualLoop(0.0)
+    clock = Clock(loop)
+    clock.call_at(1.0, clock.aclose)
+    clock.call_at(1.0, lambda: pytest.fail("ran"))
+    loop.advance(2.0)
+    assert (len(clock), loop.num_armed) == (0, 0)
 
 
 def test_a_timer_may_cancel_one_that_is_due_with_it() -> None:

@@ -101,13 +101,7 @@ class Generation:
             congestion=self._congestion,
             ceiling=self._ceiling,
         )
-        self._outflow = self._pacing.start(
-            answering,
-            totals,
-            send=self._send,
-            has_room=self._has_room,
-            on_drained=self._tell_outcome,
-        )
+        self._outflow = self._pacing.start(answering, totals, self)
         try:
             self._lane.offer(self._item)
         except BaseException:
@@ -181,15 +175,17 @@ class Generation:
             self._said = event
             self._outflow.finish()
 
-    def _send(self, departure: Departure) -> None:
+    # --- as the receiver of the outflow
+
+    def receive(self, departure: Departure) -> None:
         self._texts.append(departure.text)
         self._unread_chars += len(departure.text)
         self._has_news.set()
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
         return self._reading.is_whole or len(self._texts) < max_ahead(self._reading.pace)
 
-    def _tell_outcome(self) -> None:
+    def drained(self) -> None:
         self._outcome = self._said
         self._has_news.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from engine.base import Lane, TextLane
 from gateway.session.clock import EARLY_S, Clock, Timer
@@ -14,13 +15,28 @@ from gateway.wire.messages import TokenTiming
 _NEVER = float("-inf")
 
 
+class Receiver(Protocol):
+    """Who gets the texts of one answer, and may ``drop`` its outflow meanwhile.
+
+    An object, not callbacks: a partial is three more things that are in no cache when a token
+    leaves.
+    """
+
+    def has_room(self) -> bool:
+        """Whether it takes any more; while it does not, texts are held, until ``resume``."""
+
+    def receive(self, departure: Departure) -> None:
+        """The next text."""
+
+    def drained(self) -> None:
+        """Everything has left, after ``finish``."""
+
+
 class Outflow:
     """Lets texts leave when its ``Decider`` says so; on the loop's thread, and it never waits.
 
-    ``send`` gets every departure in order; once everything has left after ``finish``,
-    ``on_drained`` is called. ``has_room`` says whether the reader takes any more: while it does
-    not, texts are held, until ``resume``. Either callback may ``drop`` the outflow. How much is
-    held is for the caller to bound.
+    How much is held is for the caller to bound. ``on_over`` is called once, when nothing more is
+    going to leave.
     """
 
     # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
@@ -29,16 +45,14 @@ class Outflow:
         "_decider",
         "_delivery",
         "_departed_at",
-        "_has_room",
         "_is_blocked",
         "_is_finished",
         "_is_over",
         "_lane",
         "_now",
-        "_on_drained",
         "_on_over",
+        "_receiver",
         "_reserve",
-        "_send",
         "_table",
         "_timer",
         "_told_at",
@@ -51,12 +65,10 @@ class Outflow:
         clock: Clock,
         table: ReleaseTable,
         timer: DeliveryTimer,
+        receiver: Receiver,
         *,
         lane: Lane,
         item_id: int,
-        send: Callable[[Departure], None],
-        has_room: Callable[[], bool],
-        on_drained: Callable[[], None],
         on_over: Callable[[], None],
     ) -> None:
         self.item_id = item_id
@@ -67,9 +79,7 @@ class Outflow:
         self._table = table
         self._delivery = timer
         self._lane = lane if isinstance(lane, TextLane) else None  # a check of 9 us: once
-        self._send = send
-        self._has_room = has_room
-        self._on_drained = on_drained
+        self._receiver = receiver
         self._on_over = on_over
         self._timer: Timer | None = None
         self._departed_at = 0.0  # the newest departure
@@ -149,14 +159,14 @@ class Outflow:
             if send_at > now + EARLY_S:
                 self._timer = self._clock.call_at(send_at, self._advance)
                 return
-            if not self._has_room():
+            if not self._receiver.has_room():
                 self._is_blocked = True
                 self._tell_release(now)
                 return
             self._depart(now)
         if self._is_finished and not self._is_over:
             self.drop()
-            self._on_drained()
+            self._receiver.drained()
 
     def _depart(self, now: float) -> None:
         self._departed_at = now
@@ -164,7 +174,7 @@ class Outflow:
         self._delivery.depart(departure)
         if now - self._told_at >= TOLD_EVERY_S:
             self._tell_release(now)
-        self._send(departure)
+        self._receiver.receive(departure)
 
     def _tell_release(self, now: float) -> None:
         self._told_at = now

@@ -9,7 +9,7 @@ from functools import partial
 from engine.base import Lane
 from gateway.config_sections import PacingConfig
 from gateway.session.clock import Clock
-from gateway.session.outflow import Outflow
+from gateway.session.outflow import Outflow, Receiver
 from gateway.session.release_table import ReleaseTable
 from gateway.session.tenants import TenantCeilings
 from gateway.session.text_options import PACE_OFF
@@ -20,7 +20,7 @@ from gateway.stream.pacer import Ceiling, TokenPacer
 from gateway.stream.pacer_settings import PacerSettings
 from gateway.stream.pacer_source import SourcePrior
 from gateway.stream.rate_ceiling import RateCeiling
-from gateway.stream.release import Decider, Departure
+from gateway.stream.release import Decider
 from gateway.stream.release_unpaced import Unpaced
 
 STEADY_AHEAD, OFF_AHEAD = 5, 8
@@ -74,10 +74,7 @@ class Pacing:
         self,
         answering: Answering,
         totals: TextTotals,
-        *,
-        send: Callable[[Departure], None],
-        has_room: Callable[[], bool],
-        on_drained: Callable[[], None],
+        receiver: Receiver,
     ) -> Outflow:
         """An answer begins; the model is known to exist."""
         decider: Decider
@@ -92,11 +89,9 @@ class Pacing:
             self._clock,
             self._table,
             totals.start_delivery(decider.reserve),
+            receiver,
             lane=answering.lane,
             item_id=answering.item_id,
-            send=send,
-            has_room=has_room,
-            on_drained=on_drained,
             on_over=on_over,
         )
 

@@ -169,7 +169,7 @@ class Prompts:
                 stream.advance(StreamEvent.CLOSE)
                 stream.close_lanes()
                 for prompt in tuple(stream.running.values()):
-                    self._withdraw(stream, prompt)
+                    self._withdraw(prompt)
                 self._finish_if_done(stream)
 
     def give_up(self, stream: TextStream, reason: DropReason) -> None:
@@ -236,24 +236,21 @@ class Prompts:
         """From here on the prompt is owed exactly one receipt."""
         totals, lane = self._registry.text_of(stream.model), answering.lane
         prompt = RunningPrompt(
+            stream,
+            self,
             key=item.id,
             answer=stream.answers.begin(prompt_id),
             lane=lane,
             timer=totals.start(),
-            outflow=self._pacing.start(
-                answering,
-                totals,
-                send=partial(self._send, stream, item.id),
-                has_room=partial(stream.has_room, max_ahead(answering.pace)),
-                on_drained=partial(self._answer, stream, item.id),
-            ),
+            max_ahead=max_ahead(answering.pace),
         )
+        prompt.outflow = self._pacing.start(answering, totals, prompt)
         stream.add(prompt)
         stream.tally.count_accepted()
         try:
             lane.offer(item)
         except EngineError as error:
-            self._fail(stream, prompt, from_engine_error(error))
+            self._fail(prompt, from_engine_error(error))
 
     def _refuse(self, stream: TextStream, prompt_id: str, problem: RequestProblem) -> None:
         stream.tally.count_refused()
@@ -279,7 +276,7 @@ class Prompts:
         if prompt is not None and prompt.outcome is None:
             prompt.lane.cancel(prompt.key)  # answers through ``_emit``
         elif prompt is not None:
-            self._withdraw(stream, prompt)
+            self._withdraw(prompt)
 
     # --- answering accepted prompts
 
@@ -296,15 +293,14 @@ class Prompts:
             return
         match event:
             case Cancelled() | Dropped(DropReason.CANCELLED):
-                self._withdraw(stream, prompt)
+                self._withdraw(prompt)
             case _:
                 prompt.outcome = event
                 prompt.outflow.finish()
 
-    def _send(self, stream: TextStream, key: int, departure: Departure) -> None:
+    def tell(self, prompt: RunningPrompt, departure: Departure) -> None:
         """Text leaves; from here on it has been told."""
-        prompt = stream.running[key]
-        answer, text, timing = prompt.answer, departure.text, None
+        stream, answer, text, timing = prompt.stream, prompt.answer, departure.text, None
         answer.append(text)
         if stream.settings.timing and self._pressure.allows_extras:
             timing = prompt.outflow.timing(departure)
@@ -314,29 +310,30 @@ class Prompts:
                 entry = token_entry(stream, answer.id, departure, timing, start=start)
                 self._telling.put_event(stream, entry)
 
-    def _answer(self, stream: TextStream, key: int) -> None:
+    def answer(self, prompt: RunningPrompt) -> None:
         """All the text has left: what the engine said at the end follows."""
-        prompt = stream.running[key]
         match prompt.outcome:
             case Result() as result:
-                self._finish(stream, prompt, result)
+                self._finish(prompt, result)
             case Failed(error):
-                self._fail(stream, prompt, from_engine_error(error))
+                self._fail(prompt, from_engine_error(error))
             case Dropped(reason):
-                count = partial(stream.tally.count_dropped, reason)
-                self._answer_error(stream, prompt, from_dropped(reason), count)
+                count = partial(prompt.stream.tally.count_dropped, reason)
+                self._answer_error(prompt, from_dropped(reason), count)
 
-    def _withdraw(self, stream: TextStream, prompt: RunningPrompt) -> None:
+    def _withdraw(self, prompt: RunningPrompt) -> None:
         """The client does not want the rest, also what it has not been told yet."""
+        stream = prompt.stream
         stream.receipt(partial(stream.tally.count_dropped, DropReason.CANCELLED))
         ending = EndOutput(stream=stream.id, id=prompt.answer.id, seq=0, finish_reason=CANCELLED)
-        self._end(stream, prompt, ending)
+        self._end(prompt, ending)
 
-    def _finish(self, stream: TextStream, prompt: RunningPrompt, result: Result) -> None:
+    def _finish(self, prompt: RunningPrompt, result: Result) -> None:
+        stream = prompt.stream
         try:
             finished = read_finished(result)
         except RequestProblem as problem:
-            self._fail(stream, prompt, problem)
+            self._fail(prompt, problem)
             return
         stream.receipt(stream.tally.count_result)
         ending = EndOutput(
@@ -347,42 +344,34 @@ class Prompts:
             usage=msgspec.Raw(msgspec.json.encode(finished.usage)),
             version=result.version,
         )
-        self._end(stream, prompt, ending)
+        self._end(prompt, ending)
 
-    def _end(self, stream: TextStream, prompt: RunningPrompt, ending: EndOutput) -> None:
-        self._settle(stream, prompt, ending, keep=True)
+    def _end(self, prompt: RunningPrompt, ending: EndOutput) -> None:
+        self._settle(prompt, ending, keep=True)
         prompt.timer.end(ending.finish_reason)
-        self._put_end(stream, ending)
-        self._finish_if_done(stream)
+        self._put_end(prompt.stream, ending)
+        self._finish_if_done(prompt.stream)
 
-    def _fail(self, stream: TextStream, prompt: RunningPrompt, problem: RequestProblem) -> None:
-        self._answer_error(stream, prompt, problem, stream.tally.count_error)
+    def _fail(self, prompt: RunningPrompt, problem: RequestProblem) -> None:
+        self._answer_error(prompt, problem, prompt.stream.tally.count_error)
 
     def _answer_error(
-        self,
-        stream: TextStream,
-        prompt: RunningPrompt,
-        problem: RequestProblem,
-        count: Callable[[], None],
+        self, prompt: RunningPrompt, problem: RequestProblem, count: Callable[[], None]
     ) -> None:
+        stream = prompt.stream
         stream.receipt(count)
         ending = stream_error(problem, stream.id, prompt_id=prompt.answer.id)
         # What may succeed the next time must be free to be asked a next time.
-        self._settle(stream, prompt, ending, keep=not ending.retryable)
+        self._settle(prompt, ending, keep=not ending.retryable)
         prompt.timer.end(problem.kind.slug)
         self._put_error(stream, ending)
         self._finish_if_done(stream)
 
     def _settle(
-        self,
-        stream: TextStream,
-        prompt: RunningPrompt,
-        ending: EndOutput | ErrorMessage,
-        *,
-        keep: bool,
+        self, prompt: RunningPrompt, ending: EndOutput | ErrorMessage, *, keep: bool
     ) -> None:
-        stream.remove(prompt)
-        stream.answers.finish(prompt.answer, ending, keep=keep)
+        prompt.stream.remove(prompt)
+        prompt.stream.answers.finish(prompt.answer, ending, keep=keep)
 
     def _finish_if_done(self, stream: TextStream) -> None:
         if stream.state not in (StreamState.ENDING, StreamState.CLOSING) or stream.running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
 from engine.base import Lane
 from engine.types import DropReason, Outcome, Priority
@@ -15,21 +15,69 @@ from gateway.stream.ack_window import EventAcks
 from gateway.stream.answers import Answer, AnswerBook
 from gateway.stream.event_log import EventLog
 from gateway.stream.rate_ceiling import RateCeiling
+from gateway.stream.release import Departure
 
 
-@dataclass(slots=True, kw_only=True)
+class Teller(Protocol):
+    """Tells a client of its answers."""
+
+    def tell(self, prompt: RunningPrompt, departure: Departure) -> None:
+        """Text leaves."""
+
+    def answer(self, prompt: RunningPrompt) -> None:
+        """All the text has left: what the engine said at the end follows."""
+
+
 class RunningPrompt:
-    """An accepted prompt whose answer has not left completely.
+    """An accepted prompt whose answer has not left completely; the receiver of its outflow.
 
-    ``key`` is its item's id in the lane; ``outcome`` what the engine said, once it has.
+    ``key`` is its item's id in the lane; ``outcome`` what the engine said, once it has. ``outflow``
+    is set before anything is asked of it. At most ``max_ahead`` events wait for the socket.
     """
 
-    key: int
-    answer: Answer
-    lane: Lane
-    timer: AnswerTimer
+    # On every token's path: see ``gateway.stream.stream_queue.StreamQueue``.
+    __slots__ = (
+        "_max_ahead",
+        "_teller",
+        "answer",
+        "key",
+        "lane",
+        "outcome",
+        "outflow",
+        "stream",
+        "timer",
+    )
+
     outflow: Outflow
-    outcome: Outcome | None = None
+
+    def __init__(
+        self,
+        stream: TextStream,
+        teller: Teller,
+        *,
+        key: int,
+        answer: Answer,
+        lane: Lane,
+        timer: AnswerTimer,
+        max_ahead: int,
+    ) -> None:
+        self.stream = stream
+        self.key = key
+        self.answer = answer
+        self.lane = lane
+        self.timer = timer
+        self.outcome: Outcome | None = None
+        self._teller = teller
+        self._max_ahead = max_ahead
+
+    def has_room(self) -> bool:
+        return self.stream.has_room(self._max_ahead)
+
+    def receive(self, departure: Departure) -> None:
+        self._teller.tell(self, departure)
+
+    def drained(self) -> None:
+        self._teller.answer(self)
 
 
 class TextStream(OpenStream[EventAcks]):

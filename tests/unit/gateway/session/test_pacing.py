@@ -185,19 +185,32 @@ class Lane:
         self.told.append((item_id, released, tokens_per_s))
 
 
+class Left:
+    """Takes as many texts as there is ``room`` for."""
+
+    def __init__(self) -> None:
+        self.room = 1
+
+    def has_room(self) -> bool:
+        return self.room > 0
+
+    def receive(self, departure: Departure) -> None:
+        self.room -= 1
+
+    def drained(self) -> None: ...
+
+
 def test_the_engine_is_told_what_leaves_and_hears_of_a_reader_that_takes_nothing() -> None:
-    loop, lane, left = VirtualLoop(0.0), Lane(), list[Departure]()
-    clock, limit = Clock(loop), [1]
+    loop, lane, left = VirtualLoop(0.0), Lane(), Left()
+    clock = Clock(loop)
     outflow = Outflow(
         Unpaced(LeakyBucket(rate_hz=100.0, burst=1)),
         clock,
         ReleaseTable(clock),
         TextTotals().start_delivery(Reserve()),
+        left,
         lane=lane,
         item_id=7,
-        send=left.append,
-        has_room=lambda: len(left) < limit[0],
-        on_drained=lambda: None,
         on_over=lambda: None,
     )
     outflow.push("a")
@@ -208,7 +221,7 @@ def test_the_engine_is_told_what_leaves_and_hears_of_a_reader_that_takes_nothing
     loop.advance(3 * REFRESH_S)
     assert set(lane.told[2:]) == {(7, 1, 0.0)}
     assert 2 <= len(lane.told[2:]) <= 3
-    limit[0] = 9
+    left.room = 9
     outflow.resume()
     assert lane.told[-1] == (7, 2, UNPACED_TOKENS_PER_S)
     told = len(lane.told)

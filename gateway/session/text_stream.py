@@ -116,7 +116,7 @@ class TextStream(OpenStream[EventAcks]):
         self.lanes: dict[Priority, Lane] = {}
         self.running: dict[int, RunningPrompt] = {}
         self.answers = AnswerBook()
-        self.log = EventLog()
+        self.log = EventLog(settings.id)
         self.num_received = 0  # prompts, accepted or not, in the order in which they were sent
         # Receipts that are decided while nobody can be told of them; None: somebody can be.
         self._untold: list[Callable[[], None]] | None = None

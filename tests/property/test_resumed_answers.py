@@ -33,7 +33,7 @@ NUM_STREAMS = 2
 def test_a_log_tells_everything_that_follows_or_nothing(
     steps: list[str | int], max_events: int, asked: int
 ) -> None:
-    log = EventLog(max_events=max_events)
+    log = EventLog(0, max_events=max_events)
     told: list[int] = []
     acknowledged = -1
     for step in steps:

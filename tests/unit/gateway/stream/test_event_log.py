@@ -11,11 +11,11 @@ pytestmark = pytest.mark.unit
 
 
 def event(seq: int, text: bytes = b"x") -> Outgoing:
-    return Outgoing(kind=OutgoingKind.EVENT, data=text, seq=seq)
+    return Outgoing(kind=OutgoingKind.EVENT, data=text, stream=7, seq=seq)
 
 
 def a_log(num_events: int, **bounds: int) -> EventLog:
-    log = EventLog(**bounds)
+    log = EventLog(7, **bounds)
     for seq in range(num_events):
         log.append(event(seq))
     return log
@@ -33,9 +33,17 @@ def test_what_follows_is_told_whole() -> None:
     assert seqs_after(log, 3) == []
 
 
+def test_what_is_told_again_is_what_was_told() -> None:
+    log = EventLog(7)
+    told = [event(seq, b"text %d" % seq) for seq in range(5)]
+    for each in told:
+        log.append(each)
+    assert log.after(1) == tuple(told[2:])
+
+
 def test_an_empty_log_has_nothing_to_tell_to_who_has_nothing() -> None:
-    assert EventLog().after(-1) == ()
-    assert EventLog().after(0) is None
+    assert EventLog(7).after(-1) == ()
+    assert EventLog(7).after(0) is None
 
 
 def test_who_claims_more_than_was_told_gets_nothing() -> None:
@@ -70,7 +78,7 @@ def test_over_its_bounds_the_oldest_are_forgotten_and_recovery_is_off() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    log = EventLog(max_bytes=2 * EVENT_BYTES + 11)
+    log = EventLog(7, max_bytes=2 * EVENT_BYTES + 11)
     assert log.append(event(0, b"12345")) == EVENT_BYTES + 5
     assert log.append(event(1, b"12345")) == EVENT_BYTES + 5
     assert log.append(event(2, b"123456")) == 1

@@ -113,14 +113,14 @@ class TokenPacer:
         self._is_finished = True
 
     def next_send_time(self, now: float) -> float | None:
-        arrivals, deadline = self.reserve.arrivals, self._deadline
-        if not arrivals:
+        pieces, deadline = self.reserve.pieces, self._deadline
+        if not pieces:
             return None
-        oldest_at = arrivals[0]
+        oldest_at = pieces[0][0]
         return oldest_at if deadline is None or oldest_at > deadline else deadline
 
     def take(self, now: float) -> Departure:
-        arrived_at, deadline, underrun_s = self.reserve.arrivals[0], self._deadline, 0.0
+        arrived_at, deadline, underrun_s = self.reserve.pieces[0][0], self._deadline, 0.0
         if deadline is None:
             deadline = now
         elif arrived_at > deadline:  # the source was late, not our timer: a new grid
@@ -158,7 +158,7 @@ class TokenPacer:
     def _next_pace(self, deadline: float, now: float) -> float:
         settings, pace_s = self._settings, self.pace_s
         newest_at = now if self._last_arrival is None else self._last_arrival
-        held_until = deadline + len(self.reserve.arrivals) * pace_s
+        held_until = deadline + len(self.reserve.pieces) * pace_s
         fastest_s = settings.fastest_s
         if held_until - newest_at > settings.lag_cap_s + pace_s:
             # The engine ignored its credit: the limit yields, still slewing.
@@ -216,10 +216,10 @@ class TokenPacer:
 
     def _within_cap(self, wanted_s: float, deadline: float) -> float:
         """Stretching must not push a token that is held already beyond the cap."""
-        cap_s, arrivals = self._settings.lag_cap_s, self.reserve.arrivals
-        if not arrivals or deadline + len(arrivals) * wanted_s <= arrivals[0] + cap_s:
+        cap_s, pieces = self._settings.lag_cap_s, self.reserve.pieces
+        if not pieces or deadline + len(pieces) * wanted_s <= pieces[0][0] + cap_s:
             return wanted_s  # there is room for the youngest as if it were the oldest
-        for ahead, arrived_at in enumerate(arrivals, 1):
+        for ahead, (arrived_at, _, _) in enumerate(pieces, 1):
             wanted_s = min(wanted_s, (arrived_at + cap_s - deadline) / ahead)
             if wanted_s <= self.pace_s:
                 return self.pace_s

@@ -215,27 +215,27 @@ def test_paces_and_cap_have_to_rise() -> None:
         PacerSettings(fastest_s=0.05, slowest_s=0.02)
 
 
-class CountedArrivals(deque[float]):
+class CountedPieces(deque[tuple[float, str, int]]):
     """Counts the pieces that are looked at one after the other."""
 
     num_seen = 0
 
-    def __iter__(self) -> Iterator[float]:
-        for arrived_at in super().__iter__():
+    def __iter__(self) -> Iterator[tuple[float, str, int]]:
+        for piece in super().__iter__():
             self.num_seen += 1
-            yield arrived_at
+            yield piece
 
 
 def test_a_source_that_ignores_its_credit_does_not_make_a_token_cost_more() -> None:
     reader = Reader()
-    reader.pacer.reserve.arrivals = arrivals = CountedArrivals()
+    reader.pacer.reserve.pieces = pieces = CountedPieces()
     start = reader.feed(0.03, 40)
     for _ in range(20_000):
         reader.pacer.push("x", start)
     num_seen = []
-    while arrivals:
-        arrivals.num_seen = 0
+    while pieces:
+        pieces.num_seen = 0
         start += 0.05
         reader.pacer.take(start)
-        num_seen.append(arrivals.num_seen)
+        num_seen.append(pieces.num_seen)
     assert 0 < max(num_seen) <= int(SETTINGS.lag_cap_s / SETTINGS.fastest_s) + 1

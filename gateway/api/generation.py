@@ -185,7 +185,7 @@ class Generation:
     def has_room(self) -> bool:
         return self._reading.is_whole or len(self._texts) < max_ahead(self._reading.pace)
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         self._outcome = self._said
         self._has_news.set()
 

@@ -28,7 +28,7 @@ class Receiver(Protocol):
     def receive(self, departure: Departure) -> None:
         """The next text."""
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         """Everything has left, after ``finish``."""
 
 
@@ -166,7 +166,7 @@ class Outflow:
             self._depart(now)
         if self._is_finished and not self._is_over:
             self.drop()
-            self._receiver.drained()
+            self._receiver.on_drained()
 
     def _depart(self, now: float) -> None:
         self._departed_at = now

@@ -76,7 +76,7 @@ class RunningPrompt:
     def receive(self, departure: Departure) -> None:
         self._teller.tell(self, departure)
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         self._teller.answer(self)
 
 

@@ -197,7 +197,7 @@ class Left:
     def receive(self, departure: Departure) -> None:
         self.room -= 1
 
-    def drained(self) -> None: ...
+    def on_drained(self) -> None: ...
 
 
 def test_the_engine_is_told_what_leaves_and_hears_of_a_reader_that_takes_nothing() -> None:

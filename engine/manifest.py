@@ -33,6 +33,9 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interpolation: Literal["linear", "cubic", "area"] = "linear"
 
 
+PIPELINE_KINDS = ("faces", "classify", "detect")  # of ``pipelines.registry``
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One version of one model, with absolute paths once it is resolved by the store.
 
@@ -42,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str
     version: str = "1"
     pipeline: str = "pipelines.registry:build"
-    kind: str = ""  # which of the registry's pipelines: faces, classify, detect
+    kind: str = ""  # one of PIPELINE_KINDS, if the pipeline is the registry's
     files: dict[str, str] = {}  # role ("model") -> path
     input: InputSpec | None = None
     labels: tuple[str, ...] = ()

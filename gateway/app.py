@@ -206,7 +206,7 @@ class Gateway:
             self._engine_started.set()
 
     def _receive_signal(self, number: int) -> None:
-        logger.info("%s received", signal.Signals(number).name)
+        logger.info("%s: finishing; another one ends it at once", signal.Signals(number).name)
         if self._signalled.is_set():
             self._cut_short.set()
         self._signalled.set()

@@ -162,18 +162,30 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """``CLAWSTREAM_LIMITS__MAX_STREAMS=4`` becomes ``{"limits": {"max_streams": "4"}}``.
 
-    Variables without the delimiter (``CLAWSTREAM_HOME``) belong to others.
+    Variables without the delimiter (``CLAWSTREAM_HOME``) belong to others, unless they begin as a
+    section does.
     """
     tables: dict[str, Any] = {}
     for name, value in environment.items():
         keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_DELIMITER)
-        if not name.startswith(ENV_PREFIX) or len(keys) < 2:
+        if not name.startswith(ENV_PREFIX):
+            continue
+        if len(keys) < 2:
+            _check_is_of_others(name, keys[0])
             continue
         nested: Any = value
         for key in reversed(keys):
             nested = {key: nested}
         tables = _merged(tables, nested)
     return tables
+
+
+def _check_is_of_others(name: str, key: str) -> None:
+    """Nobody else's variable begins as one of our sections: an underscore is missing."""
+    section, _, rest = key.partition("_")
+    if rest and section in GatewayConfig.model_fields:
+        meant = f"{ENV_PREFIX}{section}{ENV_DELIMITER}{rest}".upper()
+        raise ConfigError(f"{name}: is not read; did you mean {meant}?")
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

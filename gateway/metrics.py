@@ -116,5 +116,7 @@ class _Window:
 
     def add(self, lag_s: float) -> None:
         self.num_samples += 1
-        self.total_s += lag_s
+        # A sample stands for an interval: beyond that the process was suspended, and the mean is
+        # what tells how busy it is.
+        self.total_s += min(lag_s, SAMPLE_INTERVAL_S)
         self.max_s = max(self.max_s, lag_s)

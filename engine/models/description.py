@@ -6,14 +6,16 @@ A folder with a ``config.json`` is a language model as Hugging Face publishes th
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.manifest import InputSpec, Manifest
+from engine.manifest import PIPELINE_KINDS, InputSpec, Manifest
 from engine.models.catalog import CHAT
 from engine.models.errors import ManifestError, MissingModel
 from engine.models.onnx_file import check_onnx_file
@@ -21,6 +23,7 @@ from engine.models.onnx_file import check_onnx_file
 TENSORS_PIPELINE = "engine.onnx.tensors:build"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")  # msgspec's words
 _PIPELINE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -122,6 +125,11 @@ def _problems(described: Description) -> list[str]:
     problems = []
     if (described.kind is None) == (described.pipeline is None):
         problems.append("kind or pipeline: exactly one of the two must be given")
+    if described.kind is not None and described.kind not in PIPELINE_KINDS:
+        problems.append(
+            f"kind: must be one of {', '.join(PIPELINE_KINDS)}, got {described.kind!r}"
+            f"{_nearest(described.kind, PIPELINE_KINDS)}"
+        )
     if described.pipeline is not None and not _PIPELINE.fullmatch(described.pipeline):
         problems.append(f"pipeline: expected module:factory, got {described.pipeline!r}")
     return problems
@@ -149,4 +157,12 @@ def _name_key(message: str) -> str:
     """``"Expected `int`, got `str` - at `$.input.width`"`` with the key in front."""
     text, _, location = message.partition(" - at ")
     key = location.strip("`").removeprefix("$").removeprefix(".")
+    unknown = _UNKNOWN_KEY.fullmatch(text)
+    if unknown is not None and not key:
+        return f"{unknown[1]}: is not known{_nearest(unknown[1], Description.__struct_fields__)}"
     return f"{key}: {text}" if key else text
+
+
+def _nearest(text: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(text, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -35,6 +35,8 @@ PATH = "/v1/stream"
 AUTH_CODE = 4501
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
+NOTHING_LISTENS = "nothing listens there; start one with `clawstream demo` or `clawstream serve`"
+
 
 def stream_address(url: str) -> str:
     """``ws(s)://host:port/v1/stream`` for an address given in any usual form.
@@ -90,7 +92,7 @@ async def open_link(
 def _unreachable(error: OSError) -> str:
     """Why; where a name has several addresses, asyncio has only the text of each one's error."""
     if f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        return "nothing listens there; start one with `clawstream demo` or `clawstream serve`"
+        return NOTHING_LISTENS
     return error.strerror or str(error)
 
 

@@ -104,14 +104,20 @@ def _ask(request: urllib.request.Request, api_key: str | None, timeout_s: float)
             return str(response.read(_MAX_BYTES), "utf-8", "replace")
     except urllib.error.HTTPError as error:
         with error:
-            raise _refusal(error) from None
+            raise _refusal(error, has_key=bool(api_key)) from None
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        text = f"{request.full_url}: cannot connect: {reason}"
+        cause = getattr(error, "reason", None) or error
+        text = f"cannot reach {request.full_url}: {_unreachable(cause)}"
         raise CommandError(ExitCode.CANNOT_CONNECT, text) from None
 
 
-def _refusal(error: urllib.error.HTTPError) -> CommandError:
+def _unreachable(cause: object) -> str:
+    from gateway.client.greeting import NOTHING_LISTENS  # which most commands can do without
+
+    return NOTHING_LISTENS if isinstance(cause, ConnectionRefusedError) else str(cause)
+
+
+def _refusal(error: urllib.error.HTTPError, *, has_key: bool) -> CommandError:
     """What the problem body says; what answers without one is no gateway."""
     try:
         problem = msgspec.json.decode(error.read(_MAX_BYTES), type=_Problem)
@@ -120,6 +126,6 @@ def _refusal(error: urllib.error.HTTPError) -> CommandError:
         return CommandError(ExitCode.CANNOT_CONNECT, text)
     reason = problem.detail or problem.title
     if error.code == 401:
-        reason = f"{problem.title}: set CLAWSTREAM_API_KEY"
+        reason = f"{reason if has_key else problem.title}; set CLAWSTREAM_API_KEY"
     code = _EXIT_CODES.get(error.code, ExitCode.FAILED)
     return CommandError(code, f"{error.url}: {' '.join(reason.split())}")

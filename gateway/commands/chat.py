@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.commands.chat_talk import AnswerEnd, Message
 
 DEFAULT_MODEL = "smollm2-135m"
+_ADVICE = "`clawstream demo --chat` serves one"
 _MAX_QUESTION_BYTES = 32 * 1024
 
 
@@ -61,7 +62,7 @@ def chat(
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
     client = connect(url, api_key=api_key, on_event=_show_message)
     answers = GatewayAnswers(client, model, sampling, _say_waiting)
-    with readable_client_errors(url, model), ChatLine(answers) as line:
+    with readable_client_errors(url, model, _ADVICE), ChatLine(answers) as line:
         if question is None:
             code = _talk(line, system, url, model)
         else:
@@ -70,11 +71,16 @@ def chat(
 
 
 def _show_message(event: Event) -> None:
-    """An operator's words, at once, beside the answer and never in it."""
+    """An operator's words and breaks of the connection, at once, beside the answer."""
     from gateway.commands.chat_talk import printable
 
-    if event.name == "message":
-        sys.stderr.write(f"\n*** {printable(event.detail)} ***\n")
+    texts = {
+        "message": f"*** {printable(event.detail)} ***",
+        "disconnected": "*** the connection is lost, trying again ***",
+        "reconnected": "*** connected again ***",
+    }
+    if event.name in texts:
+        sys.stderr.write(f"\n{texts[event.name]}\n")
         sys.stderr.flush()
 
 
@@ -86,7 +92,7 @@ def _talk(line: ChatLine, system: str, url: str, model: str) -> ExitCode:
     from gateway.commands.client_errors import readable_client_errors
 
     def ask(messages: list[Message]) -> Generator[str | AnswerEnd, None, None]:
-        with readable_client_errors(url, model):
+        with readable_client_errors(url, model, _ADVICE):
             yield from line.ask(messages)
 
     console = Console()
@@ -106,13 +112,16 @@ def _answer_once(line: ChatLine, system: str, question: str) -> ExitCode:
 
     show = printable if sys.stdout.isatty() else str
     ended_with_line = True
-    for piece in line.ask(Talk(system).messages(question)):
-        if isinstance(piece, str) and piece:
-            sys.stdout.write(show(piece))
+    try:
+        for piece in line.ask(Talk(system).messages(question)):
+            if isinstance(piece, str) and piece:
+                sys.stdout.write(show(piece))
+                sys.stdout.flush()
+                ended_with_line = piece.endswith("\n")
+    finally:
+        if not ended_with_line:
+            sys.stdout.write("\n")
             sys.stdout.flush()
-            ended_with_line = piece.endswith("\n")
-    if not ended_with_line:
-        sys.stdout.write("\n")
     return ExitCode.OK
 
 

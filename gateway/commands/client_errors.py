@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.client import ClientError, ConnectError, SourceError, StreamError
+from gateway.client import AuthError, ClientError, ConnectError, SourceError, StreamError
 from gateway.client.greeting import stream_address
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.wire.messages import Problem
@@ -16,16 +16,23 @@ _OTHER_KIND = "kind: "  # how the detail of the latter begins for a model of ano
 
 
 @contextmanager
-def readable_client_errors(url: str, model: str) -> Iterator[None]:
-    """Turn the errors of a client at ``url`` that asks ``model`` into a CommandError."""
+def readable_client_errors(url: str, model: str, advice: str = "") -> Iterator[None]:
+    """Turn the errors of a client at ``url`` that asks ``model`` into a CommandError; ``advice`` is
+    for who asks a model that is not served."""
     try:
         yield
+    except AuthError as error:
+        text = f"{_with_address(url, error)}; set CLAWSTREAM_API_KEY"
+        raise CommandError(ExitCode.CANNOT_CONNECT, text) from error
     except ConnectError as error:
         raise CommandError(ExitCode.CANNOT_CONNECT, _with_address(url, error)) from error
     except SourceError as error:
         raise CommandError(ExitCode.MISSING, str(error)) from error
     except StreamError as error:
-        code = ExitCode.MISSING if _lacks_model(error.problem) else ExitCode.FAILED
+        if _is_unknown(error.problem):
+            text = f"{url}: no model {model!r} is served there; /v1/models lists those that are"
+            raise CommandError(ExitCode.MISSING, f"{text}; {advice}" if advice else text) from error
+        code = ExitCode.MISSING if _is_of_another_kind(error.problem) else ExitCode.FAILED
         raise CommandError(code, f"model {model!r}: {error}") from error
     except (ClientError, ValueError) as error:
         raise CommandError(ExitCode.USAGE, str(error)) from error
@@ -37,9 +44,13 @@ def _with_address(url: str, error: ConnectError) -> str:
     return text if stream_address(url) in text else f"{url}: {text}"
 
 
-def _lacks_model(problem: Problem | None) -> bool:
-    """Whether the gateway serves no model of that name and kind."""
-    if problem is None:
+def _is_unknown(problem: Problem | None) -> bool:
+    """Whether the gateway serves no model of that name."""
+    return problem is not None and problem.type == _UNKNOWN_MODEL
+
+
+def _is_of_another_kind(problem: Problem | None) -> bool:
+    """Whether the gateway serves a model of that name, which does something else."""
+    if problem is None or problem.type != _UNSUPPORTED:
         return False
-    is_other_kind = problem.type == _UNSUPPORTED and problem.detail.startswith(_OTHER_KIND)
-    return problem.type == _UNKNOWN_MODEL or is_other_kind
+    return problem.detail.startswith(_OTHER_KIND)

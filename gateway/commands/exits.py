@@ -81,9 +81,9 @@ def _judge(error: Exception) -> tuple[ExitCode, str] | None:
     match error:
         case CommandError():
             return error.code, str(error)
-        case ConfigError() | ManifestError() | UnknownModel():
+        case ConfigError() | ManifestError():
             return ExitCode.USAGE, str(error)
-        case MissingModel() | SourceError():
+        case MissingModel() | SourceError() | UnknownModel():
             return ExitCode.MISSING, str(error)
         case EngineError():
             return ExitCode.FAILED, str(error)

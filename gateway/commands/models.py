@@ -33,7 +33,7 @@ app = typer.Typer(
     cls=HelpfulGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="List, get, inspect, shrink and reload models and clips.",
+    help="List, pull, describe, quantize and reload models; list and pull clips.",
 )
 app.command("quantize", cls=HelpfulCommand)(quantize_model)
 app.command("reload", cls=HelpfulCommand)(reload_model)

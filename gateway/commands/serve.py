@@ -67,8 +67,9 @@ def check_config(
 ) -> None:
     """Check a configuration without starting anything.
 
-    Prints what would be served and “ok”, or everything that is wrong: ends with 2 for an option,
-    with 3 if a model is not there. The environment counts too.
+    Prints what would be served and “ok”, or what is wrong: the first bad option, or everything
+    about the models. Ends with 2 for an option, with 3 if a model is not there. The environment
+    counts too.
 
     [bold]Examples[/bold]
 

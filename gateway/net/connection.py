@@ -5,8 +5,8 @@
    on the client is credit, not silence. Pings are answered by the writer.
 3. The writer takes messages from the outbox while the transport has room, and only then, so that
    the freshest leaves. It runs in a callback of the loop, one for all that is put in the same turn
-   for whichever connection; its task wakes up only to wait for room, which is bounded, and to say
-   goodbye.
+   for whichever connection; its task wakes up only to wait for room, and to say goodbye. Who
+   makes it wait for too long is found by what the kernel holds.
 4. At the end the session is closed, the writer says why (``error``, then a close frame), the
    reader looks out for the peer's close frame, and after a second the socket is gone either way.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Protocol
 
 from aiohttp import WSMsgType
@@ -35,9 +35,6 @@ from gateway.stream.token_bucket import TokenBucket
 from gateway.wire.codec import encode
 
 CLOSE_TIMEOUT_S = 1.0
-# A timer that is so much late tells of a process that was suspended, or hung. What was read in the
-# meantime shows within as long.
-ASLEEP_S = 1.0
 BURST_S = 1.0  # how many seconds' worth of messages may come at once
 # A burst that is in the read buffer already is handled without a pause otherwise: 256 KiB hold
 # thousands of tiny messages.
@@ -103,8 +100,6 @@ class Connection:
         "_outbox",
         "_pong",
         "_rate",
-        "_send_timeout_s",
-        "_send_timer",
         "_socket",
         "_turn",
         "_window",
@@ -130,13 +125,11 @@ class Connection:
         self._socket = socket
         self._outbox = outbox
         self._turn = turn
-        self._send_timeout_s = send_timeout_s
         self._backlog = SendBacklog(send_timeout_s)
         self._rate = TokenBucket(max_messages_per_s, max(1.0, max_messages_per_s * BURST_S))
         self._pong: bytes | None = None  # of the newest ping; older ones need no answer
         self._is_flush_due = False
         self._has_work = False  # beside what is with the socket already
-        self._send_timer: asyncio.TimerHandle  # while the writer waits for room
         # Or at the end: the writer's task has work, and is told so.
         self._is_blocked = False
         self._blocked = asyncio.Event()
@@ -160,14 +153,17 @@ class Connection:
         return self.session.network
 
     def sample_network(self) -> None:
-        """Look at the kernel's counters, and tell the session."""
+        """Look at the kernel's counters, tell the session, and give up a reader that has had its
+        time: this is what bounds the writer's waits."""
         sample = None if self._ending.done() else self._socket.read_path()
         if sample is not None:
             self.traffic.segments_out = sample.num_segments
             self.traffic.segments_again = sample.num_retransmitted
             self.session.note_path(sample)
             if self._backlog.is_overdue(sample, self._loop.time()):
-                self._give_up_reader()
+                # Nobody reads, so nobody can be told: the code is for the log and the metrics.
+                code = CloseCode.SLOW_READER
+                self.end(Ending(code=code, reason="nothing read in time", farewell=Farewell.NONE))
 
     def end(self, ending: Ending) -> None:
         """End the connection for this reason, unless it has one already."""
@@ -355,34 +351,12 @@ class Connection:
         while not self._ending.done():
             await self._blocked.wait()
             if not self._ending.done():
-                await self._wait_writable()
+                await self._socket.wait_writable()  # bounded by ``sample_network``
             if not self._ending.done():
                 self._blocked.clear()
                 self._is_blocked, self._has_work = False, True
                 self.flush()
         await self._say_goodbye(self._ending.result())
-
-    async def _wait_writable(self) -> None:
-        self._await_reader(self._send_timeout_s, self._give_up_unless_late)
-        try:
-            await self._socket.wait_writable()
-        finally:
-            self._send_timer.cancel()
-
-    def _await_reader(self, wait_s: float, give_up: Callable[[float], None]) -> None:
-        due = self._loop.time() + wait_s
-        self._send_timer = self._loop.call_at(due, give_up, due)
-
-    def _give_up_unless_late(self, due: float) -> None:
-        if self._loop.time() < due + ASLEEP_S:
-            self._give_up_reader(due)
-        else:  # the loop has yet to see what was read meanwhile
-            self._await_reader(ASLEEP_S, self._give_up_reader)
-
-    def _give_up_reader(self, *_: float) -> None:
-        """Nobody reads, so nobody can be told: the code is for the log and the metrics."""
-        code = CloseCode.SLOW_READER
-        self.end(Ending(code=code, reason="nothing was read in time", farewell=Farewell.NONE))
 
     async def _say_goodbye(self, ending: Ending) -> None:
         """Bounded by ``_part``, which cancels it."""

@@ -339,7 +339,8 @@ class Session:
         if self.principal is None and message.token:
             self.principal = self._authenticate(message.token)
         if self.principal is None:
-            raise ConnectionFault(CloseCode.AUTH, ProblemKind.UNAUTHORIZED, "a key is required")
+            detail = "the key is not valid" if message.token else "there is none"
+            raise ConnectionFault(CloseCode.AUTH, ProblemKind.UNAUTHORIZED, detail)
         request = message.resume
         if request is None:
             self._greet(self._greeter.welcome(self))
@@ -349,8 +350,7 @@ class Session:
                 self._give_way()
                 earlier.take_over(self._attachment, request)
                 return
-            asked = request.streams[: self._max_resumed]
-            resumed = [not_recovered(entry.stream) for entry in asked]
+            resumed = [not_recovered(each.stream) for each in request.streams[: self._max_resumed]]
             self._greet(self._greeter.welcome(self, resumed=resumed))
         logger.info("session %s opened: %s", self.id, self.principal)
 

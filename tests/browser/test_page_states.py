@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Browser, BrowserContext, expect
 
 from tests.browser.conftest import Visit, launch
 from tests.fakes.page_gateway import FakePageGateway
@@ -96,6 +96,22 @@ async def test_lost_connection_shows_a_countdown_and_recovers(
     frames = gateway.frames
     await asyncio.sleep(0.5)
     assert gateway.frames > frames
+
+
+async def test_the_delivery_tab_does_not_call_a_lost_connection_live(
+    visit: Visit, gateway: FakePageGateway
+) -> None:
+    await visit.start()
+    await visit.page.get_by_role("tab", name="Delivery").click()
+    state = visit.page.locator("#run-state")
+    await expect(state).to_have_text("of the running stream")
+    gateway.behaviour.accepts = False
+    await gateway.close_sockets(1012)
+    await expect(state).to_have_text("the connection is lost, coming back")
+    await visit.wait_for_state("reconnecting")
+    await expect(visit.page.locator("#service-level")).to_have_text("\u2013")
+    gateway.behaviour.accepts = True
+    await expect(state).to_have_text("of the running stream", timeout=15_000)
 
 
 async def test_restarted_gateway_is_waited_for_until_its_model_is_warm(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -60,10 +61,13 @@ async def test_a_refusal_is_told_in_the_gateways_own_words() -> None:
     keys = {"api_keys": ["user"], "admin_keys": ["boss"]}
     async with running_gateway(server=keys) as gateway:
         nobody = await refused(gateway.url, SAY, None)
+        wrong = await refused(gateway.url, SAY, "wrong")
         user = await refused(gateway.url, SAY, "user")
         boss = await refused(gateway.url, SAY, "boss")
     assert nobody.code is ExitCode.CANNOT_CONNECT
-    assert str(nobody).endswith("A valid key is required: set CLAWSTREAM_API_KEY")
+    assert str(nobody).endswith(": A valid key is required; set CLAWSTREAM_API_KEY")
+    assert wrong.code is ExitCode.CANNOT_CONNECT
+    assert str(wrong).endswith(": the key is not valid; set CLAWSTREAM_API_KEY")
     assert user.code is ExitCode.CANNOT_CONNECT
     assert boss.code is ExitCode.MISSING
     assert str(boss).endswith("/v1/admin/say: there is no such session")
@@ -144,3 +148,12 @@ async def test_text_comes_as_it_is() -> None:
     async with running_gateway() as gateway:
         text = await asyncio.to_thread(get_text, gateway.url, "/metrics", None)
     assert "clawstream_connections" in text
+
+
+def test_where_nothing_listens_the_way_out_is_told() -> None:
+    with socket.socket() as bound:  # so nobody else listens there
+        bound.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(CommandError, match="nothing listens there; start one") as refusal:
+            get_text(url, "/metrics", None)
+    assert refusal.value.code is ExitCode.CANNOT_CONNECT

@@ -1,6 +1,7 @@
 /** The Delivery tab: looks at what the other two tabs receive, and switches the pacing of text. */
 
 import { DeliveryView } from "./delivery_view.js";
+import { CHIPS } from "./page_state.js";
 
 const TICK_MS = 100;
 const CALM_TICK_MS = 1_000; // for people who asked for less motion
@@ -50,13 +51,16 @@ export class DeliveryTab {
     this.#view.showPacing(this.#chat.pace, { canAsk, isFirst: exchange === null });
     this.#view.showAnswer(exchange?.delivery?.snapshot() ?? null, answerOf(exchange));
     this.#view.showFrames(run);
-    this.#view.showNetwork({ ...network, level: this.#level, rttMs: network.rttMs ?? run.rttMs });
+    const isLost = run.state === "reconnecting" || network.state === "waiting";
+    this.#view.showNetwork({
+      ...network, level: isLost ? "" : this.#level, rttMs: network.rttMs ?? run.rttMs,
+    });
   }
 }
 
 function chipOf({ isAnswering, run }) {
   if (isAnswering) return { state: "answering", text: "Answering" };
-  return run.isLive ? { state: "running", text: "Live" } : { state: "idle", text: "Quiet" };
+  return run.isLive ? { state: run.state, text: CHIPS[run.state] } : { state: "idle", text: "Quiet" };
 }
 
 function answerOf(exchange) {

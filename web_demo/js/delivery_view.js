@@ -14,6 +14,9 @@ const PACING_LINES = {
 const NETWORK_STATES = {
   closed: "not needed yet", connecting: "connecting", open: "connected", waiting: "lost, coming back",
 };
+const RUN_STATES = {
+  running: "of the running stream", reconnecting: "the connection is lost, coming back",
+};
 const NO_ANSWER = "Ask something to see its tokens here";
 const NO_TIMING = "Nothing told by the gateway yet";
 const NO_RUN = "Start a stream in the Video tab";
@@ -69,7 +72,7 @@ export class DeliveryView {
 
   /** `run` is VideoTab's `delivery`. */
   showFrames(run) {
-    set("run-state", run.isLive ? "of the running stream" : "no stream runs");
+    set("run-state", RUN_STATES[run.state] ?? (run.isLive ? "a stream begins" : "no stream runs"));
     this.#charts.age.show(run.series.age);
     this.#charts.results.show(run.series.gap);
     const isEmpty = run.series.age.length === 0;

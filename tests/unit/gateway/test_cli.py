@@ -112,9 +112,9 @@ def test_pull_of_what_is_here_needs_no_network(home: Path) -> None:
     assert result.stdout == "centerface: ready\nface: ready\n"
 
 
-def test_pull_of_an_unknown_name_ends_with_2() -> None:
+def test_pull_of_an_unknown_name_ends_with_3() -> None:
     result = _run("models", "pull", "nothing")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "no model named 'nothing' in the catalogue" in result.stderr
 
 

@@ -50,6 +50,11 @@ def test_environment_of_others_is_left_alone() -> None:
     load_config(environment={"CLAWSTREAM_HOME": "/x", "PATH": "/bin", "OTHER__THING": "1"})
 
 
+def test_variable_that_lacks_an_underscore_is_not_ignored() -> None:
+    with pytest.raises(ConfigError, match=r"is not read; did you mean CLAWSTREAM_SERVER__PORT\?$"):
+        load_config(environment={"CLAWSTREAM_SERVER_PORT": "1"})
+
+
 def test_unknown_section_in_the_environment_fails() -> None:
     with pytest.raises(ConfigError, match=r"^servr: unknown option; did you mean server\?$"):
         load_config(environment={"CLAWSTREAM_SERVR__PORT": "1"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.metrics import LoopLag, counter, gauge, render
+from gateway.session.pressure import MAX_LOOP_LAG_S
 
 pytestmark = pytest.mark.unit
 
@@ -33,6 +34,15 @@ def test_lag_has_mean_and_maximum() -> None:
         lag.record(lag_s, now=index * 0.05)
     assert lag.statistics().max_s == 0.005
     assert lag.statistics().mean_s == pytest.approx(0.002)
+
+
+def test_a_suspension_shows_as_the_maximum_and_is_no_load() -> None:
+    lag = LoopLag()
+    lag.record(15.0, now=15.0)
+    for index in range(39):
+        lag.record(0.001, now=15.25 + 0.25 * index)
+    assert lag.statistics().max_s == 15.0
+    assert lag.statistics().mean_s < MAX_LOOP_LAG_S
 
 
 def test_lag_forgets_after_its_window() -> None:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.errors import StartupError
-from engine.manifest import InputSpec, Manifest
+from engine.manifest import PIPELINE_KINDS, InputSpec, Manifest
 from pipelines import registry
 from tests.fakes.onnx_resources import FunctionResources, FunctionSession
 
@@ -31,7 +31,7 @@ def outputs_of(kind: str, batch: int) -> list[NDArray[Any]]:
     return [np.zeros(shape, np.float32)]
 
 
-@pytest.mark.parametrize("kind", ["faces", "classify", "detect"])
+@pytest.mark.parametrize("kind", PIPELINE_KINDS)
 def test_every_kind_is_built_and_warms_up(kind: str) -> None:
     session = FunctionSession(
         lambda images: outputs_of(kind, len(images)), num_outputs=4 if kind == "faces" else 1
@@ -51,3 +51,7 @@ def test_opencv_uses_the_callers_thread_only() -> None:
     session = FunctionSession(lambda images: outputs_of("classify", len(images)))
     registry.build(manifest("classify"), FunctionResources(session))
     assert cv2.getNumThreads() == 1
+
+
+def test_the_kinds_that_a_description_may_name_are_those_that_are_built() -> None:
+    assert tuple(registry._KINDS) == PIPELINE_KINDS

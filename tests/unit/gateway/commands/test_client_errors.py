@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.client import ConnectError, StreamError
+from gateway.client import AuthError, ConnectError, StreamError
 from gateway.commands.client_errors import readable_client_errors
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.errors import ProblemKind, RequestProblem, problem_body
@@ -31,6 +31,23 @@ def test_unknown_model_and_model_of_another_kind_are_both_missing() -> None:
     for refusal in (other_kind.value, unknown):
         assert _told(_refused(refusal)).code is ExitCode.MISSING
     assert _told(_refused(unsupported("pace"))).code is ExitCode.FAILED
+
+
+def test_who_asks_a_model_that_is_not_served_is_told_what_to_do() -> None:
+    refusal = _refused(RequestProblem(ProblemKind.UNKNOWN_MODEL, "no model 'm'"))
+    with (
+        pytest.raises(CommandError) as told,
+        readable_client_errors(URL, "m", "`clawstream demo --chat` serves one"),
+    ):
+        raise refusal
+    text = f"{URL}: no model 'm' is served there; /v1/models lists those that are"
+    assert str(told.value) == f"{text}; `clawstream demo --chat` serves one"
+
+
+def test_a_wrong_key_says_where_the_right_one_goes() -> None:
+    told = _told(AuthError("A valid key is required: the key is not valid"))
+    assert told.code is ExitCode.CANNOT_CONNECT
+    assert str(told).endswith(": the key is not valid; set CLAWSTREAM_API_KEY")
 
 
 def test_the_address_is_told_once() -> None:

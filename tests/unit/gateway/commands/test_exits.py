@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
     [
         (ConfigError("server.port: must be >= 0"), ExitCode.USAGE),
         (ManifestError("yolo.toml: kind"), ExitCode.USAGE),
-        (UnknownModel("no model named 'x'"), ExitCode.USAGE),
+        (UnknownModel("no model named 'x'"), ExitCode.MISSING),
         (MissingModel("model 'centerface' is not here"), ExitCode.MISSING),
         (SourceError("cannot download"), ExitCode.MISSING),
         (StoreError("cannot import"), ExitCode.FAILED),

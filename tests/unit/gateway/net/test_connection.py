@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -20,7 +20,7 @@ from gateway.stream.outbox import Outbox
 from gateway.wire.codec import decode_server
 from gateway.wire.messages import ErrorMessage, Ping
 from tests.fakes.sockets import FakeSocket, RecordingSession
-from tests.fakes.virtual_time import VirtualTimeLoop, run_until, settle, virtual_time
+from tests.fakes.virtual_time import run_until, settle, virtual_time
 
 pytestmark = pytest.mark.unit
 
@@ -182,64 +182,53 @@ async def test_cancelled_handler_means_a_lost_connection() -> None:
     assert rig.session.close_reasons == ["code 1006, connection lost"]
 
 
+def held(num_bytes: int) -> PathSample:
+    """What the kernel says when it has so much that nobody acknowledges."""
+    return PathSample(
+        rtt_s=0.01, rttvar_s=0.0, num_segments=9, num_retransmitted=0, num_bytes_held=num_bytes
+    )
+
+
+async def look_each_second(rig: Rig, until: int) -> None:
+    while (second := round(asyncio.get_running_loop().time())) < until and not rig.run.done():
+        rig.connection.sample_network()
+        await run_until(second + 1)
+
+
 @virtual_time
 async def test_reader_that_stalls_is_aborted_at_the_deadline() -> None:
     rig = await start()
     rig.socket.stall()
+    rig.socket.path = held(9_000)
     rig.outbox.put_control(Ping(t=1))
-    await run_until(4.9)
+    await look_each_second(rig, until=5)
     assert not rig.run.done()
-    await run_until(5.1)
+    await look_each_second(rig, until=7)
     assert (await rig.ending()).code == CloseCode.SLOW_READER
     assert rig.socket.is_aborted
     assert rig.socket.sent == []
 
 
 @virtual_time
-async def test_a_reader_that_read_on_while_the_process_slept_stays() -> None:
+async def test_reader_that_stalls_is_aborted_though_nothing_waits_for_it_here() -> None:
+    rig = await start()
+    rig.socket.path = held(9_000)
+    await look_each_second(rig, until=7)
+    assert (await rig.ending()).code == CloseCode.SLOW_READER
+
+
+@virtual_time
+async def test_a_reader_that_makes_the_writer_wait_but_reads_on_stays() -> None:
     rig = await start()
     rig.socket.stall()
     rig.outbox.put_control(Ping(t=1))
-    await run_until(1.0)
-    stand_still(60.0)
-    await settle()  # timers are first in a loop's turn, sockets come after them
-    rig.socket.resume()
-    await run_until(120.0)
+    for second in range(100):
+        rig.socket.path = replace(held(9_000), num_bytes_acked=9_000 * second)
+        await look_each_second(rig, until=second + 1)
     assert not rig.run.done()
+    rig.socket.resume()
+    await settle()
     assert rig.outbox.is_empty
-
-
-@virtual_time
-async def test_a_reader_that_stalls_on_after_the_sleep_is_aborted_at_the_next_deadline() -> None:
-    rig = await start()
-    rig.socket.stall()
-    rig.outbox.put_control(Ping(t=1))
-    await run_until(1.0)
-    stand_still(60.0)
-    await run_until(66.5)
-    assert (await rig.ending()).code == CloseCode.SLOW_READER
-
-
-@virtual_time
-async def test_a_reader_that_leaves_the_kernel_with_bytes_is_aborted_though_nothing_waits() -> None:
-    rig = await start()
-    rig.socket.path = PathSample(
-        rtt_s=0.01, rttvar_s=0.0, num_segments=9, num_retransmitted=0, num_bytes_held=9_000
-    )
-    for second in range(5):
-        await run_until(second)
-        rig.connection.sample_network()
-        assert not rig.run.done()
-    await run_until(5)
-    rig.connection.sample_network()
-    assert (await rig.ending()).code == CloseCode.SLOW_READER
-    assert rig.socket.is_aborted
-
-
-def stand_still(seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.stand_still(seconds)
 
 
 @virtual_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.net.network_sampler import ROUND_S
-from gateway.net.send_backlog import SendBacklog
+from gateway.net.send_backlog import LONGEST_S, SendBacklog
 from gateway.stream.network_estimate import PathSample
 
 pytestmark = pytest.mark.unit
@@ -67,11 +67,17 @@ def test_a_handler_that_blocks_for_a_while_is_forgiven() -> None:
     assert not any(rig.look(acked=51_000 + number, held=50_000) for number in range(9))
 
 
-def test_a_suspended_process_gives_the_reader_until_the_next_look() -> None:
+def test_a_suspended_process_costs_the_reader_little_of_its_time() -> None:
     rig = Rig()
     rig.look(acked=1_000, held=500)
     assert not rig.look(acked=1_000, held=500, after_s=60.0)
-    assert not rig.look(acked=1_500, held=500)
+    took_s = rig.seconds_until_overdue(acked=1_000, held=500)
+    assert TIMEOUT_S - LONGEST_S - ROUND_S <= took_s <= TIMEOUT_S
 
-    rig.look(acked=1_500, held=500, after_s=60.0)
-    assert rig.look(acked=1_500, held=500)
+
+@pytest.mark.parametrize("round_s", [0.5, 1.0, 3.0, 6.0])
+def test_nobody_gets_away_because_there_are_many_to_look_at(round_s: float) -> None:
+    rig = Rig()
+    looks = [rig.look(acked=1_000, held=500, after_s=round_s) for _ in range(30)]
+    took_s = looks.index(True) * round_s
+    assert TIMEOUT_S - ROUND_S <= took_s <= max(TIMEOUT_S, TIMEOUT_S / LONGEST_S * round_s)

@@ -84,12 +84,15 @@ def test_a_key_in_hello_is_enough() -> None:
     assert client.session.principal == "key-1"
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong"])
-def test_without_a_valid_key_the_connection_ends(token: str | None) -> None:
+@pytest.mark.parametrize(
+    ("token", "detail"),
+    [(None, "there is none"), ("", "there is none"), ("wrong", "the key is not valid")],
+)
+def test_without_a_valid_key_the_connection_ends(token: str | None, detail: str) -> None:
     client = SessionClient(principal=None)
     with pytest.raises(ConnectionFault) as fault:
         client.send(Hello(token=token))
-    assert fault.value.code is CloseCode.AUTH
+    assert (fault.value.code, fault.value.detail) == (CloseCode.AUTH, detail)
 
 
 def test_what_is_not_there_is_not_recovered() -> None:

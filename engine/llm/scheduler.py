@@ -295,6 +295,7 @@ class Scheduler:
         self._totals.accepted += num_accepted
 
     def _remove(self, sequence: Sequence, event: SequenceEvent) -> None:
+        self._admission.note_ended(sequence)
         self._roster.remove(sequence, event)
         self._fair_share.leave(sequence.tenant)
 

@@ -11,6 +11,7 @@ from engine.llm.sequence import Sequence
 from engine.llm.step_cost import StepCost, StepShape
 
 _MAX_PASSED = 16  # how many without room are looked at in one step
+_KEEP = 0.95  # of what earlier answers have shown: about the last twenty count
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,18 @@ class Admission:
         self._config = config
         self._pool = pool
         self._cost = cost
+        self._prefill_ms = 0.0  # of answers that are over, and their tokens
+        self._num_outputs = 0.0
+
+    def note_ended(self, sequence: Sequence) -> None:
+        """It has run, and is over: what its prompt cost, and how many tokens came of that."""
+        if not sequence.output_ids:
+            return
+        num_computed = sequence.num_prompt - sequence.num_cached
+        prefill = StepShape().with_chunk(sequence.num_cached, num_computed)
+        prefill_ms = self._cost.predict(prefill) - self._cost.predict(StepShape())
+        self._prefill_ms = _KEEP * self._prefill_ms + prefill_ms
+        self._num_outputs = _KEEP * self._num_outputs + len(sequence.output_ids)
 
     def limit_tokens(self, sequence: Sequence) -> int:
         """``max_tokens``, or as many as fit if it is None.
@@ -62,13 +75,18 @@ class Admission:
         return sum(self._pool.missing_blocks(s, s.max_slots) > 0 for s in running)
 
     def has_slot(self, sequence: Sequence, running: Collection[Sequence]) -> bool:
-        """Whether one more may run without taking the others below ``min_rate``."""
+        """Whether one more may run without taking the others below ``min_rate``.
+
+        Beside its decodes a step has its share of the prompts of those who take the places of
+        answers that end: with N running, N times what an answer's token has cost in prefill.
+        """
         if len(running) >= self._config.max_batch_size:
             return False
         if not running or self._config.min_rate <= 0.0:
             return True
-        shape = StepShape.of_decodes([*running, sequence])
-        return self._cost.predict(shape) <= 1000.0 / self._config.min_rate
+        decode_ms = self._cost.predict(StepShape.of_decodes([*running, sequence]))
+        prefill_ms = (len(running) + 1) * self._prefill_ms / max(1.0, self._num_outputs)
+        return decode_ms + prefill_ms <= 1000.0 / self._config.min_rate
 
     def place_of(self, sequence: Sequence) -> Place:
         prefix = self._pool.match_prefix(sequence) if sequence.num_swapped == 0 else []

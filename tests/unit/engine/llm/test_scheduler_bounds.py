@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from itertools import pairwise
 
 import pytest
@@ -242,6 +243,18 @@ def test_min_rate_caps_who_runs_at_once() -> None:
         most = max(most, sim.scheduler.statistics().running)
     assert 3 <= most <= 5
     assert max(max(answer.gaps_s) for answer in sim.answers.values()) <= 1 / 100 + 0.0082
+
+
+def test_min_rate_holds_although_newcomers_take_time_for_their_prompts() -> None:
+    # 5 ms + 1 ms per decode: 15 of them would have 50 tokens/s each. But an answer of 100 tokens
+    # brings a prompt of 200, for 100 ms: one more per token, so that it is 7.
+    sim = Simulator(SchedulerConfig(min_rate=50.0, max_batch_size=32))
+    sequences = [sim.submit(200, 100) for _ in range(120)]
+    sim.drain()
+    later = [sim.answers[sequence.key].gaps_s for sequence in sequences[40:]]
+    rates = [len(gaps_s) / sum(gaps_s) for gaps_s in later]
+    assert statistics.median(rates) >= 0.95 * 50.0
+    assert statistics.median(rates) <= 1.35 * 50.0, "and the machine is used"
 
 
 def test_a_step_without_decodes_stays_short_enough_to_join() -> None:

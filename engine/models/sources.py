@@ -14,6 +14,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from engine.models.catalog import Source
@@ -152,13 +153,13 @@ def _wait_for_download(
 
 
 def _directory_size(directory: Path) -> int:
+    """Of its files without logs; pip moves its files and folders about while we look."""
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            if path.suffix != ".log" and path.is_file():
-                total += path.stat().st_size
-        except FileNotFoundError:  # pip moves its files about while we look
-            continue
+    for folder, _, names in os.walk(directory):  # which passes over folders that are gone
+        for name in names:
+            if not name.endswith(".log"):
+                with suppress(FileNotFoundError):
+                    total += Path(folder, name).stat().st_size
     return total
 
 

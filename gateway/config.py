@@ -7,10 +7,9 @@ docs/configuration.md lists every key with its default.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from engine.config import LlmConfig, ModelConfig, UpstreamConfig
+from engine.did_you_mean import did_you_mean
 from gateway.config_sections import (
     LimitsConfig,
     LoggingConfig,
@@ -55,7 +55,8 @@ def _check_table(table: object, defaults: Mapping[str, object], name: str) -> No
     if isinstance(table, Mapping):
         for key in table:
             if key not in defaults:
-                raise ValueError(f"{key} unknown option{_nearest([name, key], list(defaults))}")
+                hint = did_you_mean(key, defaults, within=f"{name}.")
+                raise ValueError(f"{key} unknown option{hint}")
     refuse_booleans(table, defaults)
 
 
@@ -256,9 +257,4 @@ def _suggestion(keys: list[str]) -> str:
         assert isinstance(section, type)
         assert issubclass(section, Section)
         known = list(section.model_fields)
-    return _nearest(keys, known)
-
-
-def _nearest(keys: list[str], known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(keys[-1], known, n=1)
-    return f"; did you mean {'.'.join([*keys[:-1], nearest[0]])}?" if nearest else ""
+    return did_you_mean(keys[-1], known, within="".join(f"{key}." for key in keys[:-1]))

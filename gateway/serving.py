@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
@@ -11,6 +10,7 @@ import msgspec
 from engine.base import Engine
 from engine.composite import CompositeEngine
 from engine.config import LlmConfig, ModelConfig
+from engine.did_you_mean import did_you_mean
 from engine.errors import EngineError
 from engine.llm.client import LlmEngine
 from engine.llm.upstream.engine import UpstreamEngine
@@ -175,8 +175,7 @@ def _unknown_providers(config: GatewayConfig) -> Iterator[str]:
     for name, served in config.models.items():
         for provider in served.serving.execution_providers:
             if provider not in KNOWN_PROVIDERS:
-                near = difflib.get_close_matches(provider, KNOWN_PROVIDERS, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(provider, KNOWN_PROVIDERS)
                 yield f"models.{name}.execution_providers: {provider!r} is not known{hint}"
 
 

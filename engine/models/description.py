@@ -6,15 +6,14 @@ A folder with a ``config.json`` is a language model as Hugging Face publishes th
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from engine.did_you_mean import did_you_mean
 from engine.manifest import PIPELINE_KINDS, InputSpec, Manifest
 from engine.models.catalog import CHAT
 from engine.models.errors import ManifestError, MissingModel
@@ -128,7 +127,7 @@ def _problems(described: Description) -> list[str]:
     if described.kind is not None and described.kind not in PIPELINE_KINDS:
         problems.append(
             f"kind: must be one of {', '.join(PIPELINE_KINDS)}, got {described.kind!r}"
-            f"{_nearest(described.kind, PIPELINE_KINDS)}"
+            f"{did_you_mean(described.kind, PIPELINE_KINDS)}"
         )
     if described.pipeline is not None and not _PIPELINE.fullmatch(described.pipeline):
         problems.append(f"pipeline: expected module:factory, got {described.pipeline!r}")
@@ -159,10 +158,7 @@ def _name_key(message: str) -> str:
     key = location.strip("`").removeprefix("$").removeprefix(".")
     unknown = _UNKNOWN_KEY.fullmatch(text)
     if unknown is not None and not key:
-        return f"{unknown[1]}: is not known{_nearest(unknown[1], Description.__struct_fields__)}"
+        return (
+            f"{unknown[1]}: is not known{did_you_mean(unknown[1], Description.__struct_fields__)}"
+        )
     return f"{key}: {text}" if key else text
-
-
-def _nearest(text: str, known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(text, known, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -60,7 +60,7 @@ def chat(
     if question is None and not sys.stdin.isatty():
         question = _read_question()
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
-    client = connect(url, api_key=api_key, on_event=_show_message)
+    client = connect(url, api_key=api_key, on_event=_show_event)
     answers = GatewayAnswers(client, model, sampling, _say_waiting)
     with readable_client_errors(url, model, _ADVICE), ChatLine(answers) as line:
         if question is None:
@@ -70,7 +70,7 @@ def chat(
     raise typer.Exit(code)
 
 
-def _show_message(event: Event) -> None:
+def _show_event(event: Event) -> None:
     """An operator's words and breaks of the connection, at once, beside the answer."""
     from gateway.commands.chat_talk import printable
 

@@ -159,11 +159,11 @@ class Connection:
         if sample is not None:
             self.traffic.segments_out = sample.num_segments
             self.traffic.segments_again = sample.num_retransmitted
-            self.session.note_path(sample)
             if self._backlog.is_overdue(sample, self._loop.time()):
                 # Nobody reads, so nobody can be told: the code is for the log and the metrics.
                 code = CloseCode.SLOW_READER
                 self.end(Ending(code=code, reason="nothing read in time", farewell=Farewell.NONE))
+            self.session.note_path(sample)
 
     def end(self, ending: Ending) -> None:
         """End the connection for this reason, unless it has one already."""

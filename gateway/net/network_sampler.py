@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from itertools import chain
 from math import ceil
@@ -15,6 +16,9 @@ ROUND_S = 1.0
 # Asking the kernel takes a few microseconds: a tick stays well below a millisecond. Beyond 1,000
 # connections a round takes longer; a few are not worth more than one wake-up of the process.
 MIN_PER_TICK, MAX_PER_TICK = 10, 100
+
+
+logger = logging.getLogger(__name__)
 
 
 class Sampled(Protocol):
@@ -53,7 +57,9 @@ class NetworkSampler:
         taken = self._waiting[: self._num_per_tick]
         del self._waiting[: self._num_per_tick]
         next_at = next_tick(now, TICK_S) if self._waiting else self._next_round_at
-        # First, so that a connection that fails us does not end the rounds.
         self._timer = self._clock.call_at(next_at, self._tick)
         for connection in taken:
-            connection.sample_network()
+            try:
+                connection.sample_network()
+            except Exception:  # slow readers among the others are found by this
+                logger.exception("a connection could not be looked at")

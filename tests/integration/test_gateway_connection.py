@@ -215,7 +215,7 @@ async def test_client_that_uploads_but_never_reads_is_aborted_and_memory_stays_f
             took_s = loop.time() - started_at
         await wait_until(lambda: gateway.connections.statistics().open == 0)
         assert gateway.connections.statistics().closed == {4008: 1}
-        assert took_s < 1.5
+        assert took_s < 5.0  # the time-out, and two looks a second apart
         assert 0 < largest_outbox < 1024 * 1024
         assert psutil.Process().memory_info().rss - rss < 8 * 1024 * 1024
         assert gateway.sessions.statistics().sessions == 0

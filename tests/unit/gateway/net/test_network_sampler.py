@@ -61,6 +61,19 @@ def test_a_tick_is_short_however_many_connections_there_are() -> None:
     assert min(connection.num_samples for connection in sampling.connections) >= 1
 
 
+def test_a_connection_that_fails_keeps_nobody_else_from_being_looked_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken connection")
+
+    sampling = Sampling(8)
+    sampling.connections[0].sample_network = fail  # type: ignore[method-assign]
+    sampling.advance(3 * ROUND_S)
+    assert min(connection.num_samples for connection in sampling.connections[1:]) >= 2
+    assert "broken connection" in caplog.text
+
+
 def test_nobody_is_looked_at_after_the_end() -> None:
     sampling = Sampling(10)
     sampling.sampler.stop()

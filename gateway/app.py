@@ -135,7 +135,6 @@ class Gateway:
         await parts.server.start()
         parts.network.start()
         self._parts = parts
-        self._own(parts.loop_lag.run(), "loop lag")
         self._own(self._start_engine(parts), "engine start")
 
     async def run_until_signal(self, on_ready: Callable[[], None] | None = None) -> None:
@@ -196,6 +195,8 @@ class Gateway:
         try:
             await parts.engine.start()
             logger.info("every model is ready")
+            # Not before: what the warm-up costs is no load that anybody could relieve.
+            self._own(parts.loop_lag.run(), "loop lag")
         except EngineError as error:
             self._start_error = error  # told by whoever started us, once
             parts.health.fail(f"the engine did not start: {error}")

@@ -20,6 +20,8 @@ from engine.ticks import next_tick
 PREFIX = "clawstream_"
 SAMPLE_INTERVAL_S = 0.25
 WINDOW_S = 10.0
+# Of half a window: one late tick among a handful says nothing about how busy the loop is.
+_MIN_SAMPLES = round(WINDOW_S / 2 / SAMPLE_INTERVAL_S)
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
 
@@ -66,7 +68,8 @@ def render(families: list[Metric]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagStatistics:
-    """How late the event loop ran its timers over the last ten seconds or so, in seconds."""
+    """How late the event loop ran its timers over the last five to ten seconds, in seconds; of a
+    loop that has not run for so long, the mean takes the time before for punctual."""
 
     mean_s: float
     max_s: float
@@ -86,7 +89,7 @@ class LoopLag:
         num_samples = self._recent.num_samples + self._before.num_samples
         total_s = self._recent.total_s + self._before.total_s
         return LagStatistics(
-            mean_s=total_s / num_samples if num_samples else 0.0,
+            mean_s=total_s / max(num_samples, _MIN_SAMPLES),
             max_s=max(self._recent.max_s, self._before.max_s),
         )
 

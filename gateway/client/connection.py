@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec import UNSET, UnsetType
+
 from gateway.client.attached import AttachedStream
 from gateway.client.backoff import Backoff, may_reconnect, may_resume
 from gateway.client.chat import ChatStream, chat_spec
@@ -95,6 +97,7 @@ class Client:
         self._settings = settings
         self._link: Link | None = None
         self._welcome: Welcome | None = None
+        self._service_level = "normal"
         self._streams = LiveStreams()
         self._problem = ""  # what the server said last about the connection
         self._failure: ClientError | None = None
@@ -106,6 +109,7 @@ class Client:
         self._attach(link)
         self._serving = asyncio.create_task(self._serve(link), name="clawstream client")
         self._tell("connected")
+        self._note_level(link.welcome.service_level)
         return self
 
     async def __aexit__(
@@ -262,7 +266,10 @@ class Client:
                 live.pause()
             self._tell("goaway", f"the server closes within {message.deadline_ms} ms")
         elif isinstance(message, ServerEvent):
-            self._tell(message.kind, message.text)
+            if message.kind == "service_level":
+                self._note_level(message.level)
+            else:
+                self._tell(message.kind, message.text)
         elif isinstance(stream, int):
             target = self._streams.find(stream)
             if target is not None:  # else a late message of a stream that is over
@@ -308,6 +315,7 @@ class Client:
                 link = await self._come_back(self._backoff)
                 self._attach(link)
                 self._tell("reconnected")
+                self._note_level(link.welcome.service_level)
         except ClientError as error:
             self._fail(error)
         except Exception:
@@ -343,6 +351,12 @@ class Client:
         self._link, self._welcome = link, link.welcome
         self._problem = ""
         self._streams.attach(link)
+
+    def _note_level(self, told: str | UnsetType) -> None:
+        level = "normal" if told is UNSET else told
+        if level != self._service_level:
+            self._service_level = level
+            self._tell("service_level", level)
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error

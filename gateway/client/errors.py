@@ -58,7 +58,8 @@ class Event:
 
     ``name`` is one of ``connected, disconnected, reconnected, goaway`` (of the connection),
     ``opened, drop, error, closed`` (of a stream), ``message`` (an operator's words for the people
-    here) and ``service_level`` (how much the server gives up under pressure).
+    here) and ``service_level`` (how much the server gives up under pressure; ``detail`` is the
+    name of the level, told when it changes and at first if it is not ``normal``).
     """
 
     name: str

@@ -178,6 +178,8 @@ def _on_event(console: Console, listeners: Listeners, event: Event) -> None:
         console.print(text, highlight=False, soft_wrap=True)
     elif event.name == "reconnected":
         console.print("connected again", highlight=False)
+    elif event.name == "service_level":
+        console.print(f"the gateway's service level is {event.detail}", highlight=False)
 
 
 @contextmanager

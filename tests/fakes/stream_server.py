@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -116,7 +117,7 @@ class Peer:
     ) -> None:
         header = frame.header
         books = self.streams[header.stream]
-        attachments: list[AttachmentRef] | msgspec.UnsetType = msgspec.UNSET
+        attachments: list[AttachmentRef] | UnsetType = UNSET
         if annotated is not None:
             companion = FrameHeader(
                 type=MessageType.ANNOTATED_FRAME,
@@ -242,7 +243,7 @@ class StreamServer:
             pass  # the client is gone
 
 
-async def welcome(peer: Peer) -> None:
+async def welcome(peer: Peer, service_level: str | UnsetType = UNSET) -> None:
     await peer.send(
         Welcome(
             session="s1",
@@ -252,6 +253,7 @@ async def welcome(peer: Peer) -> None:
             limits=LIMITS,
             models=["centerface"],
             now_us=NOW_US,
+            service_level=service_level,
         )
     )
 

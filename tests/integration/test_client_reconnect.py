@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec import UNSET
 
 from gateway.client import (
     AuthError,
@@ -40,11 +41,17 @@ pytestmark = pytest.mark.integration
 
 
 def quick(
-    url: str, *, give_up_after_s: float = 5.0, is_lost: asyncio.Event | None = None
+    url: str,
+    *,
+    give_up_after_s: float = 5.0,
+    is_lost: asyncio.Event | None = None,
+    events: list[Event] | None = None,
 ) -> Client:
     """As ``connect``, with short delays; ``is_lost`` is set when the connection is."""
 
     def on_event(event: Event) -> None:
+        if events is not None:
+            events.append(event)
         if is_lost is not None and event.name == "disconnected":
             is_lost.set()
 
@@ -185,6 +192,25 @@ async def test_key_that_is_no_longer_good_ends_the_attempts() -> None:
         with pytest.raises(AuthError):
             await anext(aiter(endless(client)))
     assert len(server.peers) == 2
+
+
+async def test_level_that_another_connection_finds_is_told() -> None:
+    server = StreamServer()
+
+    async def greet(peer: Peer) -> None:
+        await welcome(peer, "less_input" if len(server.peers) == 1 else UNSET)
+
+    async def answer(peer: Peer, frame: BinaryMessage) -> None:
+        await (break_off if len(server.peers) == 1 else answer_with_result)(peer, frame)
+
+    server.greet, server.answer = greet, answer
+    events: list[Event] = []
+    async with stream_server(server), quick(server.url, events=events) as client:
+        stream = endless(client)
+        await asyncio.wait_for(anext(aiter(stream)), 5.0)
+        await stream.aclose()
+    levels = [event.detail for event in events if event.name == "service_level"]
+    assert levels == ["less_input", "normal"]
 
 
 async def test_model_that_is_not_ready_after_a_restart_is_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.fakes.stream_server import (
     answer_later,
     picture,
     stream_server,
+    welcome,
 )
 
 pytestmark = pytest.mark.integration
@@ -198,6 +200,14 @@ async def test_model_that_annotates_nothing_is_an_error(pictures: Path, tmp_path
     assert "exit 1: " in shown
     assert "none of 3 results of model 'm' brought an annotated frame" in shown
     assert not out.exists()
+
+
+async def test_level_that_makes_no_annotated_frames_is_told(pictures: Path, tmp_path: Path) -> None:
+    server = StreamServer()
+    server.greet = partial(welcome, service_level="no_extras")
+    async with stream_server(server):
+        _, shown = await go(server, pictures, out=tmp_path / "out.mp4")
+    assert shown.startswith("the gateway's service level is no_extras\n")
 
 
 async def test_video_that_cannot_be_written_still_shows_the_receipts(

@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -35,7 +34,7 @@ from gateway.api.generation import Generation, News, Reading
 from gateway.api.openai_answer import AnswerShape, Ending
 from gateway.api.openai_errors import BadParameter, error_body
 from gateway.api.openai_request import OVERHEAD_BYTES, PromptRequest, parse, read_body
-from gateway.api.sse import EventStream, EventStreams, ReaderStalled
+from gateway.api.sse import EventStream, EventStreams
 from gateway.config_sections import LimitsConfig, TextConfig
 from gateway.errors import ProblemKind, RequestProblem, from_dropped, from_engine_error
 from gateway.session.options import TEXT_KINDS
@@ -187,8 +186,7 @@ class OpenAiApi:
             send_timeout_s=self._limits.send_timeout_s,
             on_network=generation.note_network,
         )
-        # A reader that stalled is gone, and nobody is there to be told.
-        with self._event_streams.follow(stream), suppress(ReaderStalled):
+        with self._event_streams.follow(stream):
             await stream.start(headers)
             if not is_there:
                 await stream.keep_alive()

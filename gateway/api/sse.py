@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from aiohttp import web
 
+from gateway.net.send_backlog import SendBacklog
 from gateway.net.socket_options import limit_write_buffer
 from gateway.net.tcp_info import read_transport_path
 from gateway.stream.network_estimate import NetworkEstimate, PathSample
@@ -23,16 +24,13 @@ HEADERS = {
 }
 
 
-class ReaderStalled(ConnectionError):
-    """The reader took nothing in time; its connection is gone."""
-
-
 class EventStream:
     """An answer that is a stream of events: ``start``, ``send``…, ``finish``.
 
-    What is sent next is chosen once there is room, and each wait for room is bounded: after
-    ``send_timeout_s`` the connection is aborted and ``ReaderStalled`` raised. A reader that leaves
-    cancels the handler's task. ``on_network`` is told what the network does at each look at it.
+    What is sent next is chosen once there is room. A reader that takes nothing for
+    ``send_timeout_s`` loses its connection at one of the looks at the network, of which there is
+    to be one a second; one that leaves, or is left, cancels the handler's task. ``on_network`` is
+    told what the network does at each look at it.
     """
 
     def __init__(
@@ -43,7 +41,7 @@ class EventStream:
         on_network: Callable[[NetworkState], None],
     ) -> None:
         self._request = request
-        self._send_timeout_s = send_timeout_s
+        self._backlog = SendBacklog(send_timeout_s)
         self._on_network = on_network
         self._estimate = NetworkEstimate()
         self._first: PathSample | None = None
@@ -68,14 +66,19 @@ class EventStream:
         )
 
     def sample_network(self) -> None:
-        """Look at the kernel's counters, which have no pings beside them here."""
+        """Look at the kernel's counters, which have no pings beside them here, and give up a
+        reader that has had its time: this is what bounds the waits for room."""
         transport = self._request.transport
-        sample = None if transport is None else read_transport_path(transport)
+        if transport is None:
+            return
+        sample = read_transport_path(transport)
         if sample is not None:
             self._first = self._first or sample
             self._newest = sample
             self._estimate.note_path(sample)
             self._on_network(self._estimate.state)
+            if self._backlog.is_overdue(sample, asyncio.get_running_loop().time()):
+                transport.abort()
 
     async def start(self, headers: Mapping[str, str]) -> None:
         self.response.headers.update(headers)
@@ -101,23 +104,11 @@ class EventStream:
     async def finish(self) -> None:
         """Send the last event and end the answer."""
         await self.send([DONE])
-        async with self._bounded():
-            await self.response.write_eof()
+        await self.response.write_eof()
 
     async def _write(self, data: bytes) -> None:
-        async with self._bounded():
-            await self.response.write(data)
-            await self._request.writer.drain()
-
-    @asynccontextmanager
-    async def _bounded(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self._send_timeout_s):
-                yield
-        except TimeoutError:
-            if self._request.transport is not None:
-                self._request.transport.abort()
-            raise ReaderStalled("nothing was read in time") from None
+        await self.response.write(data)
+        await self._request.writer.drain()
 
 
 class EventStreams:

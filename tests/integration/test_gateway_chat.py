@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -368,6 +369,21 @@ async def test_a_reader_that_stalls_is_cut_off_and_its_generation_ends() -> None
         await wait_until(lambda: engine.num_lanes == 0, within_s=3.0)
         writer.transport.abort()
         del reader
+
+
+@on_uvloop
+async def test_a_suspension_of_the_gateway_is_not_held_against_a_reader() -> None:
+    engine = TextEngine(words=["y" * 20_000] * 500, gap_s=0.0)
+    body = {"model": "fake", "messages": MESSAGES, "stream": True}
+    async with (
+        running_gateway(engine, limits={"send_timeout_s": 3.0}) as gateway,
+        aiohttp.ClientSession(read_bufsize=1024) as client,
+        client.post(f"{gateway.url}v1/chat/completions", json=body) as response,
+    ):
+        await asyncio.sleep(0.2)  # nothing is read: the gateway waits for room
+        # As if the process were stopped, and the reader with it.
+        asyncio.get_running_loop().call_soon(time.sleep, 3.2)
+        assert (await response.text()).rstrip().endswith("data: [DONE]")
 
 
 @on_uvloop

@@ -195,8 +195,7 @@ class Gateway:
         try:
             await parts.engine.start()
             logger.info("every model is ready")
-            # Not before: what the warm-up costs is no load that anybody could relieve.
-            self._own(parts.loop_lag.run(), "loop lag")
+            self._own(parts.loop_lag.run(), "loop lag")  # the warm-up is no load to relieve
         except EngineError as error:
             self._start_error = error  # told by whoever started us, once
             parts.health.fail(f"the engine did not start: {error}")

@@ -20,7 +20,8 @@ from gateway.stream.liveness import Liveness
 from gateway.stream.network_estimate import NetworkEstimate
 from gateway.wire.messages import ClientPong, Ping
 
-# Time-outs are looked at this many times each, so they end at most a quarter late.
+# Time-outs are looked at this many times each, so they end at most a quarter late; that of acks,
+# which alone tells a reader whose kernel reads from one that reads, ends on time.
 _TICKS_PER_TIMEOUT = 4
 
 
@@ -110,12 +111,12 @@ class Watch:
         now = self._clock.now()
         try:
             self._check_pong(now)
-            self._check_acks(now)
+            stalls_at = self._check_acks(now)
             self._ingest.expire(now)
         except ConnectionFault as fault:
             self._on_fault(fault)
         else:
-            self._look_at(now + self._tick_s, self._tick)
+            self._look_at(min(now + self._tick_s, stalls_at), self._tick)
 
     def _check_pong(self, now: float) -> None:
         assert self._liveness is not None
@@ -126,9 +127,15 @@ class Watch:
         if ping is not None:
             self._telling.tell(Ping(t=ping))
 
-    def _check_acks(self, now: float) -> None:
+    def _check_acks(self, now: float) -> float:
+        """Returns when the next stream will count as stalled, unless something is acknowledged."""
+        next_at = float("inf")
         for stream in self._streams:
             stalls_at = stream.acks.stalls_at
-            if stalls_at is not None and now >= stalls_at:
+            if stalls_at is None:
+                continue
+            if now >= stalls_at:
                 detail = f"stream {stream.id}: no ack within {self._limits.ack_deadline_s:g} s"
                 raise ConnectionFault(CloseCode.SLOW_READER, ProblemKind.SLOW_READER, detail)
+            next_at = min(next_at, stalls_at)
+        return next_at

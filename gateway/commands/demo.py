@@ -14,7 +14,7 @@ from rich.console import Console
 from gateway.commands.chat import DEFAULT_MODEL as CHAT_MODEL
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.models import pull_with_progress
-from gateway.commands.out_file import check_out_file
+from gateway.commands.out_file import check_video_file
 from gateway.commands.serve import run_gateway, serving_overrides
 from gateway.commands.stream import finish
 
@@ -40,7 +40,7 @@ def demo(
     out: Annotated[
         Path | None,
         typer.Option(
-            callback=check_out_file,
+            callback=check_video_file,
             help="With --headless: write annotated frames to this MP4 file.",
         ),
     ] = None,
@@ -77,6 +77,8 @@ def demo(
         raise CommandError(ExitCode.USAGE, "--out: only together with --headless")
     if headless and chat:
         raise CommandError(ExitCode.USAGE, "--chat: is for the page, not for --headless")
+    if headless and clip not in _CLIPS:
+        _check_clip(clip)
     console = Console()
     store = ModelStore()
     served = (model, CHAT_MODEL) if chat else (model,)
@@ -117,6 +119,18 @@ async def _drive(options: RunOptions, port: int, model: str, console: Console) -
     async with gateway_process(arguments) as url:
         console.print(f"gateway at {url}", highlight=False)
         return await run_stream(replace(options, url=url), console, Listeners())
+
+
+def _check_clip(clip: str) -> None:
+    """Before anything is pulled or started."""
+    from gateway.client import SourceError
+    from gateway.client.sources import open_source
+
+    try:
+        open_source(clip)
+    except SourceError as error:
+        text = f"--clip: {error}; take {' or '.join(_CLIPS)}, or a video file"
+        raise CommandError(ExitCode.MISSING, text) from error
 
 
 def _clip_file(store: ModelStore, clip: str) -> str:

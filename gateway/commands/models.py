@@ -83,6 +83,8 @@ def pull_models(
     wanted = [item.name for item in store.list()] if everything else names or []
     if not wanted:
         raise CommandError(ExitCode.USAGE, "name at least one model or clip, or give --all")
+    for name in wanted:  # before anything is downloaded
+        _find(store, name)
     console = Console()
     pull_with_progress(store, wanted, Console(stderr=True))
     for name in wanted:
@@ -182,12 +184,17 @@ def _catalogued(store: ModelStore, name: str) -> StoreItem | None:
     """The catalogue's entry, or None for a file; raises CommandError when it is neither."""
     from engine.models.store import is_file_reference
 
+    return None if is_file_reference(name) else _find(store, name)
+
+
+def _find(store: ModelStore, name: str) -> StoreItem:
+    """The catalogue's entry; raises CommandError when there is none."""
     items = {item.name: item for item in store.list()}
-    if name not in items and not is_file_reference(name):
+    if name not in items:
         known = ", ".join(sorted(items))
         text = f"no model or clip named {name!r} in the catalogue, which has: {known}"
-        raise CommandError(ExitCode.USAGE, text)
-    return items.get(name)
+        raise CommandError(ExitCode.MISSING, text)
+    return items[name]
 
 
 def _item_rows(item: StoreItem) -> dict[str, str]:

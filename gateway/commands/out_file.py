@@ -7,6 +7,13 @@ from pathlib import Path
 from gateway.commands.exits import CommandError, ExitCode
 
 
+def check_video_file(path: Path | None) -> Path | None:
+    """As ``check_out_file``, for a file that is named as an MP4 file."""
+    if path is not None and path.suffix.lower() != ".mp4":
+        raise CommandError(ExitCode.USAGE, f"--out: {path} is to be an MP4 file, NAME.mp4")
+    return check_out_file(path)
+
+
 def check_out_file(path: Path | None) -> Path | None:
     """``path``, if a file can be written there; one that is there already is left as it is.
 

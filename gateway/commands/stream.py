@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url
 from gateway.commands.exits import CommandError, ExitCode
-from gateway.commands.out_file import check_out_file
+from gateway.commands.out_file import check_video_file
 
 if TYPE_CHECKING:
     from gateway.client import Event, FrameResult
@@ -77,7 +77,7 @@ def stream(
     out: Annotated[
         Path | None,
         typer.Option(
-            callback=check_out_file,
+            callback=check_video_file,
             help="Write annotated frames to this MP4 file: all with --policy lossless, else "
             "at most 15 a second.",
         ),

@@ -112,10 +112,11 @@ def test_pull_of_what_is_here_needs_no_network(home: Path) -> None:
     assert result.stdout == "centerface: ready\nface: ready\n"
 
 
-def test_pull_of_an_unknown_name_ends_with_3() -> None:
-    result = _run("models", "pull", "nothing")
+def test_unknown_name_is_told_before_anything_is_pulled(home: Path) -> None:
+    result = _run("models", "pull", "centerface", "nothing")
     assert result.exit_code == 3
-    assert "no model named 'nothing' in the catalogue" in result.stderr
+    assert "no model or clip named 'nothing' in the catalogue, which has: cen" in result.stderr
+    assert not home.exists() or list(home.iterdir()) == []
 
 
 def test_info_shows_the_manifest(home: Path) -> None:
@@ -150,7 +151,7 @@ def test_info_takes_no_text_for_markup(home: Path, monkeypatch: pytest.MonkeyPat
 
 def test_info_of_an_unknown_name_lists_models_and_clips() -> None:
     result = _run("models", "info", "nothing")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "centerface, efficientnet-lite0, face, smollm2-135m, street" in result.stderr
 
 
@@ -275,3 +276,10 @@ def test_serving_options_become_tables(tmp_path: Path) -> None:
         "models": {"centerface": {}, "yolov8n": {"path": path}},
     }
     assert serving_overrides(None, None, []) == {"server": {}}
+
+
+def test_demo_without_its_clip_ends_before_anything_is_pulled(home: Path) -> None:
+    result = _run("demo", "--headless", "--clip", "nope")
+    assert result.exit_code == 3
+    assert "--clip: file not found: nope; take face or street, or a video file" in result.stderr
+    assert not home.exists() or list(home.iterdir()) == []

@@ -168,7 +168,8 @@ class InferApi:
             deadline_ms = 0.0
         if not 0 < deadline_ms <= longest:
             raise RequestProblem(
-                ProblemKind.UNSUPPORTED_OPTION, f"deadline_ms is in 0..{longest:.0f}"
+                ProblemKind.UNSUPPORTED_OPTION,
+                f"deadline_ms is milliseconds, above 0 and at most {longest:.0f}",
             )
         return deadline_ms
 

@@ -141,7 +141,8 @@ def decode(body: bytes, body_type: type[T]) -> T:
     try:
         members = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestProblem(ProblemKind.INVALID_MESSAGE, f"not JSON: {error}") from None
+        reason = str(error).removeprefix("JSON is malformed: ")  # of a message that is malformed
+        raise RequestProblem(ProblemKind.INVALID_MESSAGE, f"not JSON: {reason}") from None
     if not isinstance(members, dict):
         raise RequestProblem(ProblemKind.INVALID_MESSAGE, "the body is no JSON object")
     for name, neutral in _REFUSED.items():

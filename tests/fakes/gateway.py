@@ -13,6 +13,8 @@ from gateway.app import Gateway
 from gateway.config import parse_config
 from tests.fakes.engine import FakeEngine
 
+WAIT_S = 20.0  # far from what a slow machine takes
+
 
 def size_of(item: Item) -> bytes:
     """An answer in JSON."""
@@ -33,8 +35,8 @@ async def running_gateway(
         await gateway.aclose()
 
 
-async def wait_until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Poll until ``condition`` holds; raises TimeoutError."""
-    async with asyncio.timeout(within_s):
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until ``condition`` holds; raises TimeoutError after ``WAIT_S``: it never will."""
+    async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - a condition of any kind, in a test
             await asyncio.sleep(0.01)

@@ -57,7 +57,7 @@ class RawWebSocket:
         return head
 
     async def send_bytes(self, data: bytes) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self._loop.sock_sendall(self._sock, data)
 
     async def send(self, data: bytes, opcode: int = TEXT, *, declared: int | None = None) -> None:
@@ -98,7 +98,7 @@ class RawWebSocket:
 
     async def _exactly(self, count: int) -> bytes:
         data = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(data) < count:
                 chunk = await self._loop.sock_recv(self._sock, count - len(data))
                 if not chunk:

@@ -218,7 +218,7 @@ async def test_newest_picture_of_a_live_source_wins_and_its_device_is_released()
             break
         await asyncio.sleep(0.05)
     await frames.aclose()  # type: ignore[attr-defined]  # an async generator
-    await asyncio.wait_for(released.wait(), 2.0)
+    await asyncio.wait_for(released.wait(), 20.0)
     assert numbers[1] - numbers[0] > 5
     assert source.num_skipped > 5
 

@@ -112,7 +112,7 @@ async def test_leaving_the_loop_stops_the_generation() -> None:
         iterator = aiter(stream)
         await anext(iterator)
         await iterator.aclose()
-        await wait_until(lambda: engine.cancelled == 1, within_s=1.0)
+        await wait_until(lambda: engine.cancelled == 1)
         await wait_until(lambda: gateway.sessions.statistics().streams == 0)
         assert stream.finish_reason == "cancelled"
         assert gateway.sessions.statistics().prompts["fake"].cancelled == 1
@@ -170,7 +170,7 @@ async def test_an_answer_whose_connection_is_lost_ends_with_an_error() -> None:
         gateway.connections.abort_all()
         with pytest.raises(LostError, match="the connection was lost"):
             [event async for event in iterator]
-        await wait_until(lambda: engine.cancelled == 1, within_s=1.0)
+        await wait_until(lambda: engine.cancelled == 1)
         engine.unblock()
         await wait_until(lambda: client.is_connected)
         assert [event async for event in client.stream_chat("fake", MESSAGES)]
@@ -186,7 +186,7 @@ async def test_a_model_of_pictures_answers_no_prompt_with_nonsense() -> None:
 
 @on_uvloop
 async def test_a_reader_that_stops_loses_its_connection_and_nobody_else_does() -> None:
-    engine = TextEngine(words=["z" * 1000] * 100_000, gap_s=0.0)
+    engine = TextEngine(words=["z" * 1000] * 20_000, gap_s=0.0)
     limits = {"max_outbox_bytes": 65536, "send_timeout_s": 0.5, "ack_deadline_s": 0.5}
     async with running_gateway(engine, limits=limits) as gateway:
         url = gateway.url.replace("http", "ws") + "v1/stream"
@@ -197,7 +197,7 @@ async def test_a_reader_that_stops_loses_its_connection_and_nobody_else_does() -
             await slow.send(encode(Prompt(stream=1, id="p", prompt="x")), text=True)
             await wait_until(lambda: len(engine.items) == 1)
             slow.transport.pause_reading()
-            await wait_until(lambda: engine.num_lanes == 0, within_s=5.0)
+            await wait_until(lambda: engine.num_lanes == 0)
             await wait_until(lambda: gateway.connections.statistics().closed == {4008: 1})
             slow.transport.abort()
         engine.words = WORDS

@@ -146,7 +146,7 @@ async def answer_to(gateway: Gateway, request: bytes) -> tuple[bytes, bytes]:
     """Head and body of the answer, or of all that comes until the socket is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(request)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

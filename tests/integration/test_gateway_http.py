@@ -242,7 +242,7 @@ def test_language_model_is_refused_before_a_picture_is_read(tmp_path: Path) -> N
                 reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
                 lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 9", "", "")
                 writer.write("\r\n".join(lines).encode())  # and no body
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     answer = await reader.readuntil(b"}")
                 writer.close()
                 await writer.wait_closed()

@@ -119,8 +119,8 @@ def codes(gateway: Gateway) -> dict[int, int]:
     return gateway.connections.statistics().closed
 
 
-async def until_closed(gateway: Gateway, within_s: float = 5.0) -> None:
-    await wait_until(lambda: gateway.connections.statistics().open == 0, within_s)
+async def until_closed(gateway: Gateway) -> None:
+    await wait_until(lambda: gateway.connections.statistics().open == 0)
 
 
 @on_uvloop
@@ -141,7 +141,7 @@ async def test_a_slow_upload_of_large_frames_is_no_missing_pong() -> None:
         proxy.up = Toxics(bytes_per_s=600_000)
         for _ in range(3):
             await client.film(PICTURE + bytes(600_000))
-        await wait_until(lambda: len(client.of("result")) == 3, within_s=10)
+        await wait_until(lambda: len(client.of("result")) == 3)
         assert len(client.of("ping")) >= 2
         assert codes(gateway) == {}
 
@@ -153,7 +153,7 @@ async def test_pings_are_answered_while_the_engine_is_stuck() -> None:
     async with proxied(engine) as (_, proxy), camera(proxy.port) as client:
         await client.film()
         await client.socket.send(b'{"type":"ping","t":5}')
-        await wait_until(lambda: bool(client.of("pong")), within_s=1.0)
+        await wait_until(lambda: bool(client.of("pong")))
 
 
 @on_uvloop

@@ -377,7 +377,7 @@ async def test_a_suspension_of_the_gateway_is_not_held_against_a_reader() -> Non
     body = {"model": "fake", "messages": MESSAGES, "stream": True}
     async with (
         running_gateway(engine, limits={"send_timeout_s": 4.0}) as gateway,
-        aiohttp.ClientSession() as client,
+        aiohttp.ClientSession(read_bufsize=1024) as client,
         client.post(f"{gateway.url}v1/chat/completions", json=body) as response,
     ):
         await asyncio.sleep(0.2)  # nothing is read: the gateway waits for room

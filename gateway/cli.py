@@ -67,12 +67,3 @@ app.command("check-config", cls=HelpfulCommand)(serve.check_config)
 app.command(cls=HelpfulCommand)(top.top)
 app.command(cls=HelpfulCommand)(profile.profile)
 app.add_typer(models.app, name="models")
-
-
-def main() -> None:
-    """Entry point of the ``clawstream`` command."""
-    app()
-
-
-if __name__ == "__main__":
-    main()

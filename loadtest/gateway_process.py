@@ -57,7 +57,7 @@ class GatewayProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="clawstream-")
         config_path = Path(self._folder.name) / "config.toml"
         config_path.write_text(self._config)
-        command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config_path)]
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(config_path)]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)], stdout=log, stderr=subprocess.STDOUT

@@ -31,7 +31,7 @@ async def gateway_process(arguments: Sequence[str]) -> AsyncIterator[str]:
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "gateway.cli", "serve", "--end-with-parent", *arguments),
+            *("-m", "gateway", "serve", "--end-with-parent", *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -18,7 +18,7 @@ from tests.fakes.page_gateway import CHAT_MODEL, FakePageGateway
 
 pytestmark = pytest.mark.integration
 
-COMMAND = (sys.executable, "-m", "gateway.cli", "chat", "--model", CHAT_MODEL)
+COMMAND = (sys.executable, "-m", "gateway", "chat", "--model", CHAT_MODEL)
 ANSWER = "Streams carry bytes in order. Sockets are their ends."
 LIMIT_S = 30.0
 CTRL_D = "\x04"

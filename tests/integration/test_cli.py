@@ -24,7 +24,7 @@ from engine.models.store import ModelStore
 
 pytestmark = pytest.mark.integration
 
-COMMAND = (sys.executable, "-m", "gateway.cli")
+COMMAND = (sys.executable, "-m", "gateway")
 LIMIT_S = 60
 
 WITHOUT_SERVER_EXTRA = """
@@ -32,7 +32,7 @@ import sys
 for name in ("aiohttp", "filelock", "onnx", "onnxruntime", "prometheus_client", "psutil",
              "pydantic_settings", "uvloop"):
     sys.modules[name] = None
-from gateway.cli import main
+from gateway.__main__ import main
 sys.argv = ["clawstream", *sys.argv[1:]]
 main()
 """

@@ -19,7 +19,7 @@ from engine.models.store import ModelStore
 
 pytestmark = pytest.mark.integration
 
-COMMAND = (sys.executable, "-m", "gateway.cli")
+COMMAND = (sys.executable, "-m", "gateway")
 LIMIT_S = 60
 
 

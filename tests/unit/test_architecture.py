@@ -17,7 +17,7 @@ MAX_LINES = 400
 # A module may import from its own layer and from every layer below it.
 PACKAGE_LAYERS = ("loadtest", "gateway", "pipelines", "engine")
 GATEWAY_LAYERS = (
-    ("gateway.cli", "gateway.commands"),
+    ("gateway.__main__", "gateway.cli", "gateway.commands"),
     ("gateway.app",),
     ("gateway.net", "gateway.api"),
     ("gateway.session",),

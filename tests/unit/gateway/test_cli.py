@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -283,3 +285,17 @@ def test_demo_without_its_clip_ends_before_anything_is_pulled(home: Path) -> Non
     assert result.exit_code == 3
     assert "--clip: file not found: nope; take face or street, or a video file" in result.stderr
     assert not home.exists() or list(home.iterdir()) == []
+
+
+def test_an_interrupt_while_the_command_is_imported_is_quiet() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'gateway.commands.demo': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from gateway.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")

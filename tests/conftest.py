@@ -8,6 +8,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Their assertions say what they compared, like those of test modules.
+pytest.register_assert_rewrite("tests.contract.engine_suite", "tests.contract.process_suite")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 CATEGORIES = {

@@ -13,7 +13,7 @@ from gateway.app import Gateway
 from gateway.config import parse_config
 from tests.fakes.engine import FakeEngine
 
-WAIT_S = 20.0  # far from what a slow machine takes
+WAIT_S = 30.0  # far from what a slow machine takes
 
 
 def size_of(item: Item) -> bytes:

@@ -56,9 +56,15 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._descriptor, text.encode())
 
-    async def wait_for(self, text: str) -> None:
+    async def wait_for(self, text: str, times: int = 1) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while text not in self.seen:
+            while self.seen.count(text) < times:
+                await asyncio.sleep(0.02)
+                self._read()
+
+    async def wait_for_prompt(self) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not self.seen.endswith("> "):
                 await asyncio.sleep(0.02)
                 self._read()
 
@@ -156,7 +162,8 @@ async def test_a_talk_at_the_terminal(gateway: FakePageGateway) -> None:
         shell.type("/stats\n")
         await shell.wait_for("tokens/s")
         shell.type("And a socket?\n")
-        await shell.wait_for("their ends.")
+        await shell.wait_for("their ends.", times=2)
+        await shell.wait_for_prompt()  # as in a shell, Ctrl-D is for who asks
         shell.type(CTRL_D)
         assert await shell.exit_code() == ExitCode.OK
     assert [len(prompt["messages"]) for prompt in gateway.prompts] == [1, 3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 
 import pytest
 
@@ -31,7 +30,7 @@ async def test_a_client_sends_fewer_frames_when_it_is_asked_to() -> None:
     source = frames_from_bytes([picture()] * 60, fps=50.0)
     async with stream_server(server), connect(server.url) as client:
         results = [r async for r in client.stream_frames(source, model="centerface")]
-    gaps = [b - a for a, b in pairwise(arrivals[11:16])]
-    assert min(gaps) > 0.06
-    assert len(results) == len(arrivals) < 45
-    assert arrivals[-1] - arrivals[-11] < 0.9, "at its own rate again"
+    assert arrivals[15] - arrivals[11] > 0.3, "four gaps of 0.1 s, but for what a machine adds"
+    # Of 60 in 1.2 s: 16 until the second hint, half a second of which is skipped, then all; at
+    # 10 fps to the end it would be 20.
+    assert 25 < len(results) == len(arrivals) < 45

@@ -112,10 +112,10 @@ async def test_a_corrupt_and_a_slow_version_roll_back_by_themselves(tmp_path: Pa
         running = asyncio.create_task(stream.run())
         await asyncio.sleep(0.5)
         add_version(tmp_path, 2, start="startup_error")
-        await wait_until(lambda: model().reloads == {"failed": 1}, 15.0)
+        await wait_until(lambda: model().reloads == {"failed": 1})
         assert "install frobnicator" in model().last_reload
         add_version(tmp_path, 3, run_s=0.05)
-        await wait_until(lambda: model().reloads.get("rolled_back") == 1, 15.0)
+        await wait_until(lambda: model().reloads.get("rolled_back") == 1)
         assert "rolled back from version 3 to 1: a batch of " in model().last_reload
         count = len(stream.told)
         await wait_until(lambda: len(stream.told) > count + 50)

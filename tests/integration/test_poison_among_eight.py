@@ -51,7 +51,7 @@ async def test_seven_results_and_one_error(act: str, stage: str, error: type[Eng
         for number in range(8):
             script = {"act": act, "stage": stage} if number == 3 else {}
             lane.offer(Item(id=number, payload=b"x", options=json.dumps(script).encode()))
-        await wait_until(lambda: len(told) == 8, 30.0)
+        await wait_until(lambda: len(told) == 8)
         engine.check_integrity()
         (model,) = engine.statistics().models
         await engine.aclose(asyncio.get_running_loop().time() + 2.0)

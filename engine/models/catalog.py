@@ -13,6 +13,10 @@ from engine.manifest import InputSpec
 
 DEFAULT_MODEL = "centerface"
 CHAT = "chat"  # the kind of language models, which engine.llm serves
+_PACKAGES = {  # by extra: what importers import of it
+    "server": ("onnx",),
+    "llm": ("accelerate", "gguf", "safetensors", "tokenizers", "torch", "transformers"),
+}
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +64,11 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def needed_extra(self) -> str:
         """Which of the package's extras has what the importer needs."""
         return "llm" if self.kind == CHAT else "server"
+
+    @property
+    def needed_packages(self) -> tuple[str, ...]:
+        """What the importer imports."""
+        return _PACKAGES[self.needed_extra]
 
 
 class ClipEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

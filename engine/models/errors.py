@@ -2,6 +2,7 @@
 
 StoreError             root; the text says what happened and what to do
 ├── MissingModel       not in the cache (or no such file); the text names the command that gets it
+├── MissingPackage     what an import needs is not installed; the text names the extra
 ├── ManifestError      a model's description or file is wrong; the text names the file and the key
 └── SourceError        a download failed, timed out or is not the file the catalogue promises
 """
@@ -21,6 +22,12 @@ class MissingModel(StoreError):
     """A file that is needed is not there."""
 
     code = "missing_model"
+
+
+class MissingPackage(StoreError):
+    """A package that is needed is not installed."""
+
+    code = "missing_package"
 
 
 class ManifestError(StoreError):

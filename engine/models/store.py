@@ -11,14 +11,16 @@ Layout under ``home``::
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -28,12 +30,13 @@ from filelock import FileLock, Timeout
 from engine.manifest import Manifest
 from engine.models.catalog import CHAT, Catalog, ClipEntry, ModelEntry, Source, load_catalog
 from engine.models.description import load_model_file, read_label_file
-from engine.models.errors import MissingModel, SourceError, StoreError
+from engine.models.errors import MissingModel, MissingPackage, SourceError, StoreError
 from engine.models.repository import LATEST, ORIGINAL, Repository, find_versions
 from engine.models.sources import ProgressCallback, fetch
 from engine.models.verdicts import VerdictFile, verdict_path
 
 _LOCK_WAIT_S = 1800.0  # as long as the other pull's download may take
+_IMPORT_S = 1800.0  # of a slow machine; half a minute is usual
 _READY = "ready"  # the stage of a pull's last report
 
 
@@ -121,6 +124,7 @@ class ModelStore:
 
         Raises:
             UnknownModel: no such name in the catalogue.
+            MissingPackage: the import would need it; nothing was downloaded.
             SourceError: the download failed or is not what the catalogue promises.
             StoreError: the download could not be imported.
         """
@@ -128,6 +132,7 @@ class ModelStore:
         report = progress or _ignore_progress
         if (manifest := self._installed(name, entry)) is not None:
             return manifest
+        _check_packages(name, entry)
         with self._exclusive("model", name, report) as staging:
             if self._installed(name, entry) is None:
                 finished = staging / "finished"
@@ -313,18 +318,35 @@ def _fetch_reporting(
         report(before, total, stage)
 
 
+def _check_packages(name: str, entry: ModelEntry) -> None:
+    """Before the download: it may be large."""
+    for package in entry.needed_packages:
+        if find_spec(package) is None:
+            extra = entry.needed_extra
+            raise MissingPackage(
+                f"importing {name!r} needs the package {package}: "
+                f"pip install 'clawstream[{extra}]', or '.[{extra}]' in a checkout"
+            )
+
+
 def _import_model(name: str, entry: ModelEntry, source: Path, target: Path) -> None:
+    command = [sys.executable, "-P", "-m", "engine.models.importers"]
+    command += [entry.importer, str(source), str(target)]
     try:
-        module = importlib.import_module(f"engine.models.importers.{entry.importer}")
-    except ModuleNotFoundError as error:
-        raise StoreError(
-            f"importing {name!r} needs the package {error.name}: "
-            f"pip install 'clawstream[{entry.needed_extra}]'"
-        ) from error
-    try:
-        module.convert(source, target)
-    except ValueError as error:
-        raise StoreError(f"cannot import {name!r}: {error}") from error
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_IMPORT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StoreError(f"importing {name!r} took longer than {_IMPORT_S:.0f} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1] if lines else f"its process ended with {done.returncode}"
+        raise StoreError(f"cannot import {name!r}: {reason}")
 
 
 def _publish(finished: Path, target: Path) -> None:

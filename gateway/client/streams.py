@@ -85,7 +85,8 @@ class FrameStream:
         self._heard_at = 0.0
         self._finish_timeout_s = FINISH_TIMEOUT_S + (spec.options.deadline_ms or 0.0) / 1000
         self._was_open = False
-        self._num_lost = 0  # frames that this outage, if there is one, leaves without an answer
+        # Frames that this outage, if there is one, leaves without an answer.
+        self._num_lost = self._num_unsent = 0
         self._reopen_at: float | None = None
         self._give_up_at = 0.0
         self._is_paused = False
@@ -162,7 +163,7 @@ class FrameStream:
         if not self._can_send(size_bytes):
             if self._is_live and self._spec.options.policy != "lossless":
                 self.statistics.dropped_at_capture += 1
-                self._num_lost += not self._is_connected
+                self._num_unsent += not self._is_connected
                 await asyncio.sleep(0)  # a source that never waits must not starve the loop
                 return
             # Ends with credit, with the connection's end, or with the reader's.
@@ -301,7 +302,7 @@ class FrameStream:
             case Opened() if self._state is StreamState.IDLE:
                 self._state = advance(STREAM, self._state, StreamEvent.OPEN)
                 self._was_open = True
-                self._num_lost = 0
+                self._num_lost = self._num_unsent = 0
                 self._ledger.open(message.credit)
                 self._tell("opened")
             case Closed():
@@ -351,10 +352,9 @@ class FrameStream:
 
     def _loss(self) -> ConnectError | None:
         """Why a stream without more input ends without a connection; None if nothing is lost."""
-        if self._num_lost == 0:
-            return None
-        frames = "1 frame" if self._num_lost == 1 else f"{self._num_lost} frames"
-        return ConnectError(f"the connection was lost, {frames} unanswered")
+        counts = ((self._num_lost, "unanswered"), (self._num_unsent, "not sent"))
+        lost = [f"{_frames(count)} {fate}" for count, fate in counts if count]
+        return ConnectError(", ".join(("the connection was lost", *lost))) if lost else None
 
     def _acknowledge(self) -> None:
         if self._link is not None and self._id is not None:
@@ -387,3 +387,7 @@ class FrameStream:
 
     def _tell(self, name: str, detail: str = "", seq: int | None = None) -> None:
         self._on_event(Event(name=name, detail=detail, stream=self._id, seq=seq))
+
+
+def _frames(count: int) -> str:
+    return "1 frame" if count == 1 else f"{count} frames"

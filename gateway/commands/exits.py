@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engine.errors import EngineError, UnknownModel
-from engine.models.errors import ManifestError, MissingModel, SourceError
+from engine.models.errors import ManifestError, MissingModel, MissingPackage, SourceError
 from gateway.errors import ConfigError
 
 # Modules that the extras bring; without them the client commands still work.
@@ -83,7 +83,7 @@ def _judge(error: Exception) -> tuple[ExitCode, str] | None:
             return error.code, str(error)
         case ConfigError() | ManifestError():
             return ExitCode.USAGE, str(error)
-        case MissingModel() | SourceError() | UnknownModel():
+        case MissingModel() | MissingPackage() | SourceError() | UnknownModel():
             return ExitCode.MISSING, str(error)
         case EngineError():
             return ExitCode.FAILED, str(error)
@@ -95,4 +95,7 @@ def _judge(error: Exception) -> tuple[ExitCode, str] | None:
 
 
 def _install(module: str, extras: str) -> str:
-    return f"this command needs the package {module}: pip install 'clawstream[{extras}]'"
+    return (
+        f"this command needs the package {module}: "
+        f"pip install 'clawstream[{extras}]', or '.[{extras}]' in a checkout"
+    )

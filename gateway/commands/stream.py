@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from gateway.commands.ask_gateway import DEFAULT_URL, ApiKey, Url
-from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.exits import CommandError, ExitCode, print_error
 from gateway.commands.out_file import check_video_file
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ def finish(outcome: RunOutcome, options: RunOptions, console: Console) -> None:
         written = f"{outcome.num_written} annotated {frames} in {options.out}"
         console.print(written, highlight=False, soft_wrap=True)
     if outcome.failure is not None:
-        raise outcome.failure
+        if not outcome.interrupted:
+            raise outcome.failure
+        print_error(str(outcome.failure))
+        raise typer.Exit(ExitCode.INTERRUPTED)
     problem = _problem(outcome, options)
     if problem is not None:
         raise CommandError(ExitCode.FAILED, problem)

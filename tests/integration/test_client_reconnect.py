@@ -156,7 +156,7 @@ async def test_frames_of_a_live_source_that_an_outage_swallowed_are_an_error() -
         await anext(results)
         listening.close(close_connections=False)
         is_answered.set()
-        with pytest.raises(ConnectError, match="1 frame unanswered"):
+        with pytest.raises(ConnectError, match="1 frame not sent"):
             await asyncio.wait_for(anext(results), 20.0)
     assert stream.statistics.dropped_at_capture == 1
 

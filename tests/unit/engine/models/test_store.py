@@ -7,7 +7,8 @@ import pytest
 
 from engine.errors import UnknownModel
 from engine.manifest import Manifest
-from engine.models.errors import MissingModel
+from engine.models import store as store_module
+from engine.models.errors import MissingModel, MissingPackage
 from engine.models.store import ModelStore, default_home, is_file_reference
 from tests.fakes.networks import EMPTY_NETWORK
 
@@ -115,3 +116,13 @@ def test_home_comes_from_the_environment_or_the_platform(
     assert default_home() == tmp_path
     monkeypatch.delenv("CLAWSTREAM_HOME")
     assert default_home().name == "clawstream"
+
+
+def test_missing_package_is_told_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "find_spec", lambda name: None if name == "gguf" else name)
+    told = r"needs the package gguf: pip install 'clawstream\[llm\]'"
+    with pytest.raises(MissingPackage, match=told):
+        ModelStore(tmp_path).pull("smollm2-135m")
+    assert not (tmp_path / "staging").exists()

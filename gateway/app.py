@@ -19,6 +19,7 @@ from engine.base import Engine
 from engine.errors import EngineError
 from engine.models.store import ModelStore
 from gateway.api.admin import AdminApi
+from gateway.api.answers import Answers
 from gateway.api.health import Health
 from gateway.api.infer import InferApi
 from gateway.api.metrics import MetricsApi
@@ -273,7 +274,9 @@ class _Parts:
         )
         self.connections = ConnectionTable(limits.max_connections, limits.max_outboxes_bytes)
         self.event_streams = EventStreams()
-        self.network = NetworkSampler(self.clock, self.connections, self.event_streams)
+        budget = self.connections.output_budget
+        answers = Answers(budget, send_timeout_s=limits.send_timeout_s)
+        self.network = NetworkSampler(self.clock, self.connections, self.event_streams, answers)
         self.pacing = Pacing(config.pacing, self.clock)
         self._config = config
         self._manifests, self._kinds = serving.manifests, serving.kinds
@@ -285,6 +288,7 @@ class _Parts:
             middlewares=(
                 problems_middleware,
                 openai_errors_middleware,
+                answers.middleware,
                 self._gate.middleware,
                 queries_middleware,
             ),
@@ -313,15 +317,8 @@ class _Parts:
             admit=admit,
             is_draining=lambda: self.health.is_draining,
         )
-        metrics = MetricsApi(
-            self.engine,
-            self.sessions,
-            self.connections,
-            self.loop_lag,
-            may,
-            self.pressure,
-            self.event_streams,
-        )
+        sources = (self.engine, self.sessions, self.connections, self.loop_lag)
+        metrics = MetricsApi(*sources, may, self.pressure, self.event_streams)
         return [
             *stream.routes(),
             *infer.routes(),

@@ -15,6 +15,7 @@ from gateway.stream.output_budget import OutputBudget
 
 # The buffers of two kernels take these; beyond them an answer waits here for its reader.
 SMALL_BYTES = 64 * 1024
+COPIES = 2  # the response's, and behind its head that of the transport
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -40,7 +41,9 @@ class Answers:
         response = await handler(request)
         body = response.body if isinstance(response, web.Response) else None
         if isinstance(body, bytes) and len(body) > SMALL_BYTES and request.transport is not None:
-            answer = _Answer(request.transport, len(body), self._budget, self._send_timeout_s)
+            answer = _Answer(
+                request.transport, COPIES * len(body), self._budget, self._send_timeout_s
+            )
             self._open.add(answer)
             try:
                 answer.begin()

@@ -23,6 +23,10 @@ from gateway.wire.messages import ClientPong, Ping
 # Time-outs are looked at this many times each, so they end at most a quarter late; that of acks,
 # which alone tells a reader whose kernel reads from one that reads, ends on time.
 _TICKS_PER_TIMEOUT = 4
+# A look that comes so much later than it should: the process was suspended, or hung.
+_LATE_S = 0.05
+# Meanwhile the sockets are read; a process that is always late still has to judge.
+_PUT_OFF_S, _MAX_PUT_OFFS = 0.25, 3
 
 
 class Watch:
@@ -91,15 +95,19 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at(self, when: float, look: Callable[[], None]) -> None:
-        self._timer = self._clock.call_at(when, partial(self._look_unless_late, when, look))
+    def _look_at(self, when: float, look: Callable[[], None], num_put_off: int = 0) -> None:
+        again = partial(self._look_unless_late, when, look, num_put_off)
+        self._timer = self._clock.call_at(when, again)
 
-    def _look_unless_late(self, when: float, look: Callable[[], None]) -> None:
-        """If the process slept, or hung, until long after ``when``, what the client has sent since
-        is still to be read, since timers come before sockets: the look is put off, once."""
+    def _look_unless_late(self, when: float, look: Callable[[], None], num_put_off: int) -> None:
+        """If the process slept, or hung, until after ``when``, what the client has sent meanwhile
+        is still to be read, since timers come before sockets, or on its way: the look is put off,
+        for as long as it is late within bounds."""
         now = self._clock.now()
-        if now > when + self._tick_s:
-            self._timer = self._clock.call_at(now + self._tick_s, look)
+        late_s = now - when
+        if late_s > _LATE_S and num_put_off < _MAX_PUT_OFFS:
+            pause_s = max(_PUT_OFF_S, min(late_s, self._tick_s))
+            self._look_at(now + pause_s, look, num_put_off + 1)
         else:
             look()
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config_sections import LimitsConfig
 from gateway.errors import CloseCode
-from gateway.wire.messages import ClientPong, Hello, Ping
+from gateway.wire.messages import Ack, ClientPong, Hello, Ping
 from tests.fakes.session_client import SessionClient
 
 pytestmark = pytest.mark.unit
@@ -53,3 +53,37 @@ def test_a_process_that_is_late_with_everything_still_judges() -> None:
         client.loop.stand_still(ASLEEP_S / 10)
         client.loop.advance(0.0)
     assert [fault.code for fault in client.faults] == [CloseCode.NO_PONG]
+
+
+def unacknowledged() -> SessionClient:
+    """A client that has read 16 results and acknowledged none, until the time is nearly over."""
+    limits = LimitsConfig(ack_deadline_s=4.0, ping_interval_s=1000.0)
+    client = SessionClient(limits=limits).hello()
+    lane = client.open(1)
+    for seq in range(16):
+        client.send_frame(seq)
+        lane.answer(seq)
+        client.receive()
+    client.loop.advance(3.4)
+    return client
+
+
+@pytest.mark.parametrize("hangs_s", [0.7, 1.5, 30.0])
+def test_an_ack_that_came_while_the_process_hung_counts(hangs_s: float) -> None:
+    client = unacknowledged()
+    client.loop.stand_still(hangs_s)
+    client.loop.advance(0.0)
+    client.send(Ack(stream=1, seq=15))
+    client.loop.advance(3.0)
+    assert client.faults == []
+
+
+def test_an_ack_counts_that_came_while_the_process_slept_again() -> None:
+    client = unacknowledged()
+    client.loop.stand_still(ASLEEP_S)
+    client.loop.advance(0.5)
+    client.loop.stand_still(ASLEEP_S)
+    client.loop.advance(0.0)
+    client.send(Ack(stream=1, seq=15))
+    client.loop.advance(3.0)
+    assert client.faults == []

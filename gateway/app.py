@@ -361,7 +361,7 @@ class _Parts:
         return Readings(
             models=self.engine.statistics().models,
             outbox_share=waiting_bytes / self._config.limits.max_outboxes_bytes,
-            loop_lag_s=self.loop_lag.statistics().mean_s,
+            loop_lag_s=self.loop_lag.statistics().lasting_s,
         )
 
     async def drain(self, deadline: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ SAMPLE_INTERVAL_S = 0.25
 WINDOW_S = 10.0
 # Of half a window: one late tick among a handful says nothing about how busy the loop is.
 _MIN_SAMPLES = round(WINDOW_S / 2 / SAMPLE_INTERVAL_S)
+# Less than a second's: one late tick must not count for as long as it takes to act upon it.
+_NUM_LATEST = 3
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
 
@@ -73,6 +76,12 @@ class LagStatistics:
 
     mean_s: float
     max_s: float
+    latest_s: float = 0.0  # mean of the latest samples
+
+    @property
+    def lasting_s(self) -> float:
+        """The mean, unless the latest samples say that it is over."""
+        return min(self.mean_s, self.latest_s)
 
 
 class LoopLag:
@@ -84,6 +93,7 @@ class LoopLag:
     def __init__(self) -> None:
         self._recent = _Window()
         self._before = _Window()
+        self._latest = deque([0.0] * _NUM_LATEST, maxlen=_NUM_LATEST)
 
     def statistics(self) -> LagStatistics:
         num_samples = self._recent.num_samples + self._before.num_samples
@@ -91,12 +101,17 @@ class LoopLag:
         return LagStatistics(
             mean_s=total_s / max(num_samples, _MIN_SAMPLES),
             max_s=max(self._recent.max_s, self._before.max_s),
+            latest_s=sum(self._latest) / _NUM_LATEST,
         )
 
     def record(self, lag_s: float, now: float) -> None:
         if now >= self._recent.ends_at:
             self._before, self._recent = self._recent, _Window(ends_at=now + WINDOW_S / 2)
-        self._recent.add(lag_s)
+        # A sample stands for an interval: beyond that the process was suspended, and the means are
+        # what tells how busy it is.
+        counted_s = min(lag_s, SAMPLE_INTERVAL_S)
+        self._recent.add(lag_s, counted_s)
+        self._latest.append(counted_s)
 
     async def run(self) -> None:
         while True:
@@ -117,9 +132,7 @@ class _Window:
     total_s: float = 0.0
     max_s: float = 0.0
 
-    def add(self, lag_s: float) -> None:
+    def add(self, lag_s: float, counted_s: float) -> None:
         self.num_samples += 1
-        # A sample stands for an interval: beyond that the process was suspended, and the mean is
-        # what tells how busy it is.
-        self.total_s += min(lag_s, SAMPLE_INTERVAL_S)
+        self.total_s += counted_s
         self.max_s = max(self.max_s, lag_s)

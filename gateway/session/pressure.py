@@ -16,7 +16,7 @@ from gateway.session.clock import Clock, Timer
 from gateway.stream.service_level import Level, ServiceLevel, Signals
 
 TICK_S = 0.25
-MAX_LOOP_LAG_S = 0.02  # mean; a tick of a fast stream is as long
+MAX_LOOP_LAG_S = 0.02  # a tick of a fast stream is as long
 MAX_STEP_EXCESS = 0.2  # of a language model's steps, over the time that ``min_rate`` leaves them
 LEAST_ALLOWED_S = 0.5
 RETRY_AFTER_MS = 2000  # a shed class is not looked for again within seconds
@@ -42,7 +42,7 @@ class Readings:
 
     models: tuple[ModelStatistics, ...]
     outbox_share: float  # of the bytes that may wait for readers
-    loop_lag_s: float  # mean
+    loop_lag_s: float  # mean, while it lasts
 
 
 class Pressure:

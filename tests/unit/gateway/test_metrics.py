@@ -6,6 +6,7 @@ import pytest
 
 from gateway.metrics import LoopLag, counter, gauge, render
 from gateway.session.pressure import MAX_LOOP_LAG_S
+from gateway.stream.service_level import Level, ServiceLevel, Signals
 
 pytestmark = pytest.mark.unit
 
@@ -56,6 +57,35 @@ def test_a_suspension_shows_as_the_maximum_and_is_no_load() -> None:
         lag.record(0.001, now=15.25 + 0.25 * index)
     assert lag.statistics().max_s == 15.0
     assert lag.statistics().mean_s < MAX_LOOP_LAG_S
+
+
+def test_lag_that_is_over_does_not_last() -> None:
+    lag = LoopLag()
+    for index in range(20):
+        lag.record(0.1, now=0.25 * index)
+    assert lag.statistics().lasting_s == pytest.approx(0.1)
+    for index in range(20, 23):
+        lag.record(0.0, now=0.25 * index)
+    assert lag.statistics().mean_s > MAX_LOOP_LAG_S
+    assert lag.statistics().lasting_s == 0.0
+
+
+@pytest.mark.parametrize("base_s", [0.0, 0.012])
+def test_single_suspensions_call_for_no_step(base_s: float) -> None:
+    lag, service = LoopLag(), ServiceLevel(0.0)
+    for index in range(400):
+        now = 0.25 * index
+        lag.record(0.4 if index % 5 == 0 else base_s, now)
+        loop = lag.statistics().lasting_s / MAX_LOOP_LAG_S
+        assert service.update(Signals(loop=loop), now) is Level.NORMAL
+
+
+def test_lag_that_stays_calls_for_steps() -> None:
+    lag, service = LoopLag(), ServiceLevel(0.0)
+    for index in range(40):
+        lag.record(0.03, 0.25 * index)
+        service.update(Signals(loop=lag.statistics().lasting_s / MAX_LOOP_LAG_S), 0.25 * index)
+    assert service.level >= Level.LESS_INPUT
 
 
 def test_lag_forgets_after_its_window() -> None:

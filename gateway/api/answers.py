@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from gateway.stream.output_budget import OutputBudget
 # The buffers of two kernels take these; beyond them an answer waits here for its reader.
 SMALL_BYTES = 64 * 1024
 COPIES = 2  # the response's, and behind its head that of the transport
+
+logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -41,9 +44,8 @@ class Answers:
         response = await handler(request)
         body = response.body if isinstance(response, web.Response) else None
         if isinstance(body, bytes) and len(body) > SMALL_BYTES and request.transport is not None:
-            answer = _Answer(
-                request.transport, COPIES * len(body), self._budget, self._send_timeout_s
-            )
+            backlog = SendBacklog(self._send_timeout_s)
+            answer = _Answer(request.path, request.transport, len(body), self._budget, backlog)
             self._open.add(answer)
             try:
                 answer.begin()
@@ -62,16 +64,18 @@ class _Answer:
 
     def __init__(
         self,
+        path: str,
         transport: asyncio.WriteTransport,
         num_bytes: int,
         budget: OutputBudget,
-        send_timeout_s: float,
+        backlog: SendBacklog,
     ) -> None:
+        self._path = path
         self._transport = transport
         self._num_bytes = num_bytes
         self._budget = budget
         self._meter = ByteMeter(budget.meter)
-        self._backlog = SendBacklog(send_timeout_s)
+        self._backlog = backlog
 
     @property
     def size_bytes(self) -> int:
@@ -79,7 +83,7 @@ class _Answer:
 
     def begin(self) -> None:
         limit_write_buffer(self._transport)
-        self._meter.add(self._num_bytes)
+        self._meter.add(COPIES * self._num_bytes)
         self._budget.join(self)
         if self._budget.is_over:
             self._budget.make_room()
@@ -94,9 +98,13 @@ class _Answer:
         sample = read_transport_path(self._transport)
         now = asyncio.get_running_loop().time()
         if sample is not None and self._backlog.is_overdue(sample, now):
-            self._transport.abort()
+            self._cut_off("nothing read in time")
 
     def relieve(self) -> None:
         """Its connection holds most of all."""
-        self._transport.abort()
+        self._cut_off("too much waits for readers")
         self.end()
+
+    def _cut_off(self, reason: str) -> None:
+        logger.info("%s: %s, connection ended", self._path, reason)
+        self._transport.abort()

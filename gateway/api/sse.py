@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from gateway.net.socket_options import limit_write_buffer
 from gateway.net.tcp_info import read_transport_path
 from gateway.stream.network_estimate import NetworkEstimate, PathSample
 from gateway.stream.network_state import NetworkState
+
+logger = logging.getLogger(__name__)
 
 COMMENT = b": keep-alive\n\n"
 DONE = b"[DONE]"
@@ -78,6 +81,7 @@ class EventStream:
             self._estimate.note_path(sample)
             self._on_network(self._estimate.state)
             if self._backlog.is_overdue(sample, asyncio.get_running_loop().time()):
+                logger.info("%s: nothing read in time, connection ended", self._request.path)
                 transport.abort()
 
     async def start(self, headers: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from importlib import resources
 from typing import Any
@@ -90,7 +91,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         try:
             return self.models[name]
         except KeyError:
-            raise UnknownModel(_unknown("model", name, self.models)) from None
+            text = _unknown("model", name, self.models) + file_hint(name)
+            raise UnknownModel(text) from None
 
     def clip(self, name: str) -> ClipEntry:
         """The entry of that name; raises ``UnknownModel`` with the names there are."""
@@ -104,6 +106,13 @@ def load_catalog() -> Catalog:
     """Read the catalogue that ships with the package."""
     text = resources.files("engine.models").joinpath("catalog.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), Catalog)
+
+
+def file_hint(name: str) -> str:
+    """For who means the file or folder ``name`` but gave what is taken for a catalogue name."""
+    if not name or not os.path.exists(name):  # unlike Path's, it takes a name of any length
+        return ""
+    return f"; the {'folder' if os.path.isdir(name) else 'file'} is ./{name}"
 
 
 def _unknown(kind: str, name: str, known: dict[str, Any]) -> str:

@@ -174,6 +174,7 @@ def _decode(path: str, options: dict[str, str]) -> Generator[tuple[Decoded, floa
     """Pictures with their time from the start, and how long each is shown, in seconds."""
     import av
 
+    first_s: float | None = None
     try:
         timeout_s = (OPEN_TIMEOUT_S, READ_TIMEOUT_S)
         with av.open(path, options=options, timeout=timeout_s) as container:
@@ -182,13 +183,14 @@ def _decode(path: str, options: dict[str, str]) -> Generator[tuple[Decoded, floa
             video = container.streams.video[0]
             video.thread_count = 1  # frame threads would add a delay of two frames
             duration_s = float(1 / (video.average_rate or 25))
-            first_s: float | None = None
             for number, frame in enumerate(container.decode(video)):
                 at_s = number * duration_s if frame.time is None else frame.time
                 first_s = at_s if first_s is None else first_s
                 yield Decoded(frame, max(0.0, at_s - first_s)), duration_s
     except av.FFmpegError as error:
         reason = error.strerror or type(error).__name__
+        if isinstance(error, av.error.InvalidDataError) and first_s is None:
+            reason = "it is no video or picture that is known here"
         raise SourceError(f"cannot read {_named(path)}: {reason}") from None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,12 +61,15 @@ def chat(
 
     if question is None and not sys.stdin.isatty():
         question = _read_question()
+    if question is not None and not question.strip():
+        raise CommandError(ExitCode.USAGE, "the question is empty")
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
     client = connect(url, api_key=api_key, on_event=_show_event)
     answers = GatewayAnswers(client, model, sampling, _say_waiting)
-    with readable_client_errors(url, model, _ADVICE), ChatLine(answers) as line:
+    readable = partial(readable_client_errors, url, model, _ADVICE, lambda: client.models)
+    with readable(), ChatLine(answers) as line:
         if question is None:
-            code = _talk(line, system, url, model)
+            code = _talk(line, system, f"{model} at {url}", readable)
         else:
             code = _answer_once(line, system, question)
     raise typer.Exit(code)
@@ -84,19 +89,23 @@ def _show_event(event: Event) -> None:
         sys.stderr.flush()
 
 
-def _talk(line: ChatLine, system: str, url: str, model: str) -> ExitCode:
+def _talk(
+    line: ChatLine,
+    system: str,
+    title: str,
+    readable: Callable[[], AbstractContextManager[None]],
+) -> ExitCode:
     import readline  # noqa: F401 - gives input() its editing keys and history
 
     from gateway.commands.chat_repl import ChatRepl
     from gateway.commands.chat_talk import Talk
-    from gateway.commands.client_errors import readable_client_errors
 
     def ask(messages: list[Message]) -> Generator[str | AnswerEnd, None, None]:
-        with readable_client_errors(url, model, _ADVICE):
+        with readable():
             yield from line.ask(messages)
 
     console = Console()
-    console.print(f"{model} at {url}; /help for help", style="dim", highlight=False)
+    console.print(f"{title}; /help for help", style="dim", highlight=False)
     return ChatRepl(ask, Talk(system), console, input).run()
 
 

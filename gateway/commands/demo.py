@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +14,8 @@ from rich.console import Console
 from gateway.commands.chat import DEFAULT_MODEL as CHAT_MODEL
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.models import pull_with_progress
-from gateway.commands.out_file import check_video_file
-from gateway.commands.serve import run_gateway, serving_overrides
+from gateway.commands.out_file import check_not_source, check_video_file
+from gateway.commands.serve import check_address, run_gateway, serving_overrides
 from gateway.commands.stream import finish
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _HOST = "127.0.0.1"
 _PAGE_PORT = 8400
 _CLIPS = ("face", "street")
+_SECONDS = 10.0
 
 
 def demo(
@@ -35,13 +36,19 @@ def demo(
         bool, typer.Option("--chat", help="Serve a language model, too, and the page's Chat tab.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=1.0, max=86_400.0, help="How long, with --headless.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=86_400.0,
+            help=f"How long, with --headless. Default: {_SECONDS:g}.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             callback=check_video_file,
-            help="With --headless: write annotated frames to this MP4 file.",
+            help="With --headless: write annotated frames to this MP4 file, at most 15 a second "
+            "of a video.",
         ),
     ] = None,
     port: Annotated[
@@ -56,8 +63,9 @@ def demo(
         str, typer.Option(help="A catalogue name or a model.onnx file.")
     ] = "centerface",
     clip: Annotated[
-        str, typer.Option(help="With --headless: face, street, or a video file.")
-    ] = "face",
+        str | None,
+        typer.Option(help=f"With --headless: face, street, or a video file. Default: {_CLIPS[0]}."),
+    ] = None,
 ) -> None:
     """Try it: get the default model and two clips (once), start the gateway, print the address.
 
@@ -73,19 +81,22 @@ def demo(
     """
     from engine.models.store import ModelStore, is_file_reference
 
-    if not headless and out is not None:
-        raise CommandError(ExitCode.USAGE, "--out: only together with --headless")
-    if headless and chat:
+    if not headless:
+        _refuse_headless_options({"--out": out, "--clip": clip, "--seconds": seconds})
+    elif chat:
         raise CommandError(ExitCode.USAGE, "--chat: is for the page, not for --headless")
-    if headless and clip not in _CLIPS:
-        _check_clip(clip)
-    console = Console()
-    store = ModelStore()
+    console, store = Console(), ModelStore()
+    clip = _CLIPS[0] if clip is None else clip
+    if headless:
+        _check_clip(store, clip, out)
+    if port is None:
+        port = 0 if headless else _PAGE_PORT
+    check_address(_HOST, port)
     served = (model, CHAT_MODEL) if chat else (model,)
     named = [name for name in served if not is_file_reference(name)]
     pull_with_progress(store, (*named, *_CLIPS), console)
     if not headless:
-        _serve_page(_PAGE_PORT if port is None else port, served)
+        _serve_page(port, served)
         return
 
     from gateway.commands.run import RunOptions
@@ -95,10 +106,10 @@ def demo(
         source=_clip_file(store, clip),
         model=Path(model).stem if is_file_reference(model) else model,
         loop=True,
-        seconds=seconds,
+        seconds=_SECONDS if seconds is None else seconds,
         out=out,
     )
-    outcome = asyncio.run(_drive(options, port or 0, model, console))
+    outcome = asyncio.run(_drive(options, port, model, console))
     finish(outcome, options, console)
 
 
@@ -121,16 +132,27 @@ async def _drive(options: RunOptions, port: int, model: str, console: Console) -
         return await run_stream(replace(options, url=url), console, Listeners())
 
 
-def _check_clip(clip: str) -> None:
+def _refuse_headless_options(given: Mapping[str, object | None]) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise CommandError(ExitCode.USAGE, f"{option}: only together with --headless")
+
+
+def _check_clip(store: ModelStore, clip: str, out: Path | None) -> None:
     """Before anything is pulled or started."""
     from gateway.client import SourceError
     from gateway.client.sources import open_source
 
+    if clip in _CLIPS:
+        here = {item.name: item.path for item in store.list()}
+        check_not_source(out, str(here[clip] or ""))  # one that is yet to come: by run_stream
+        return
     try:
         open_source(clip)
     except SourceError as error:
         text = f"--clip: {error}; take {' or '.join(_CLIPS)}, or a video file"
         raise CommandError(ExitCode.MISSING, text) from error
+    check_not_source(out, clip)
 
 
 def _clip_file(store: ModelStore, clip: str) -> str:

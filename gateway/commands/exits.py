@@ -32,7 +32,8 @@ _LLM_MODULES = {"gguf", "safetensors", "tokenizers", "torch", "transformers"}
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 the run failed, lost frames of a lossless stream, or its receipts do not "
     "add up, 2 bad option or configuration, 3 something is missing (a model of that name and kind, "
-    "camera, file, package), 4 cannot connect, or the connection was lost for good, 130 Ctrl-C."
+    "camera, file, package), 4 cannot connect, or the connection was lost for good, 130 Ctrl-C "
+    "(a server that is up ends with 0)."
 )
 
 
@@ -44,7 +45,7 @@ class ExitCode(IntEnum):
     USAGE = 2  # bad option or configuration; the text names it
     MISSING = 3  # a model of that name and kind, a camera, file or package is not there
     CANNOT_CONNECT = 4
-    INTERRUPTED = 130  # Ctrl-C; servers end with 0
+    INTERRUPTED = 130  # Ctrl-C; a server that is up ends with 0
 
 
 class CommandError(Exception):

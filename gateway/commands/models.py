@@ -182,17 +182,18 @@ def _download_bar(name: str, console: Console) -> Iterator[ProgressCallback]:
 
 def _catalogued(store: ModelStore, name: str) -> StoreItem | None:
     """The catalogue's entry, or None for a file; raises CommandError when it is neither."""
+    from engine.models.catalog import file_hint
     from engine.models.store import is_file_reference
 
-    return None if is_file_reference(name) else _find(store, name)
+    return None if is_file_reference(name) else _find(store, name, file_hint(name))
 
 
-def _find(store: ModelStore, name: str) -> StoreItem:
-    """The catalogue's entry; raises CommandError when there is none."""
+def _find(store: ModelStore, name: str, hint: str = "") -> StoreItem:
+    """The catalogue's entry; raises CommandError, with ``hint``, when there is none."""
     items = {item.name: item for item in store.list()}
     if name not in items:
         known = ", ".join(sorted(items))
-        text = f"no model or clip named {name!r} in the catalogue, which has: {known}"
+        text = f"no model or clip named {name!r} in the catalogue, which has: {known}{hint}"
         raise CommandError(ExitCode.MISSING, text)
     return items[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gateway.commands.exits import CommandError, ExitCode
@@ -31,3 +32,19 @@ def check_out_file(path: Path | None) -> Path | None:
         reason = error.strerror or type(error).__name__
         raise CommandError(ExitCode.USAGE, f"--out: cannot write {path}: {reason}") from error
     return path
+
+
+def check_not_source(out: Path | None, source: str) -> None:
+    """Refuse to write over what is read, however the two are spelled or linked.
+
+    Raises:
+        CommandError: ``out`` and ``source`` are one file.
+    """
+    if out is None:
+        return
+    try:
+        is_source = os.path.samefile(out, os.path.expanduser(source))
+    except OSError:  # one of them is no file that is there: a new file, a camera, an address
+        return
+    if is_source:
+        raise CommandError(ExitCode.USAGE, f"--out: {out} is the source itself")

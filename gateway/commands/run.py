@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.client import (
+    Client,
     Event,
     FrameResult,
     FrameStream,
@@ -26,6 +27,7 @@ from gateway.client.sources import StoppableSource
 from gateway.commands.client_errors import readable_client_errors
 from gateway.commands.exits import CommandError
 from gateway.commands.meter import ResultMeter
+from gateway.commands.out_file import check_not_source
 from gateway.commands.video import AnnotatedVideo
 
 _REFRESH_S = 0.25
@@ -90,8 +92,9 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
     it runs, a terminal shows rate and latency on ``console``.
 
     Raises:
-        CommandError: no such source, no connection, or nothing could be sent.
+        CommandError: no such source, or it is ``out``; no connection, or nothing could be sent.
     """
+    check_not_source(options.out, options.source)
     with readable_client_errors(options.url, options.model):
         source = open_source(
             options.source,
@@ -107,25 +110,32 @@ async def run_stream(options: RunOptions, console: Console, listeners: Listeners
             on_event=partial(_on_event, console, listeners),
         )
         async with client:
-            stream = client.stream_frames(
-                source,
-                model=options.model,
-                policy=_policy(options, source),
-                deadline_ms=options.deadline_ms,
-                pace=options.pace,
-                annotate=None if options.out is None else "boxes",
-            )
-            return await _follow(stream, source, options, console, listeners)
+            return await _follow(client, source, options, console, listeners)
+
+
+def _stream(client: Client, source: StoppableSource, options: RunOptions) -> FrameStream:
+    return client.stream_frames(
+        source,
+        model=options.model,
+        policy=_policy(options, source),
+        deadline_ms=options.deadline_ms,
+        pace=options.pace,
+        annotate=None if options.out is None else "boxes",
+    )
 
 
 async def _follow(
-    stream: FrameStream,
+    client: Client,
     source: StoppableSource,
     options: RunOptions,
     console: Console,
     listeners: Listeners,
 ) -> RunOutcome:
     """Take every result; the video is written between two results, in a thread."""
+    stream = _stream(client, source, options)
+    readable = partial(
+        readable_client_errors, options.url, options.model, served=lambda: client.models
+    )
     meter = ResultMeter()
     num_written = 0
     failure = None
@@ -135,7 +145,7 @@ async def _follow(
         AnnotatedVideo(options.out) if options.out is not None else nullcontext() as video,
     ):
         try:
-            with readable_client_errors(options.url, options.model):
+            with readable():
                 async with _watched(console, meter, stream.statistics, options.seconds):
                     async for result in stream:
                         meter.add(time.monotonic(), result.latency_s)

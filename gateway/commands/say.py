@@ -38,6 +38,8 @@ def say(
       clawstream say "Restarting in five minutes"
       clawstream say "Your camera moved" --session 1f6a0c2b9d4e7788 --stream 1
     """
+    if not text.strip():
+        raise CommandError(ExitCode.USAGE, "the message is empty")
     if stream is not None and session is None:
         raise CommandError(ExitCode.USAGE, "--stream needs --session: every session has its own")
     body = {"text": text, "session": session, "stream": stream}

@@ -162,6 +162,24 @@ async def _serve(config: GatewayConfig, hint: str) -> None:
         await gateway.aclose()
 
 
+def check_address(host: str, port: int) -> None:
+    """Before the long part of a start: that one could listen there now; 0 always can.
+
+    Raises:
+        CommandError: the port is taken or not ours to use.
+    """
+    from gateway.net.socket_options import open_listeners
+
+    if port == 0:
+        return
+    try:
+        listeners = open_listeners(host, port, user_timeout_s=1.0)  # of nobody: closed at once
+    except OSError as error:
+        raise _listen_error(error, host, port) from error
+    for listener in listeners:
+        listener.close()
+
+
 def _listen_error(error: OSError, host: str, port: int) -> CommandError | OSError:
     if error.errno == errno.EADDRINUSE:
         return CommandError(

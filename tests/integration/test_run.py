@@ -221,3 +221,46 @@ async def test_video_that_cannot_be_written_still_shows_the_receipts(
     assert outcome.failure is not None
     assert "receipts add up" in shown
     assert shown.endswith(f"exit 1: cannot write {out}: No such file or directory")
+
+
+@pytest.fixture
+def twin(clip: Path, tmp_path: Path) -> Path:
+    """Another name of the clip."""
+    path = tmp_path / "twin.mp4"
+    path.hardlink_to(clip)
+    return path
+
+
+async def test_source_that_is_the_video_to_write_is_refused_and_kept(
+    clip: Path, twin: Path
+) -> None:
+    server = StreamServer()
+    server.answer = annotate
+    async with stream_server(server):
+        with pytest.raises(CommandError, match="is the source itself") as caught:
+            await go(server, clip, policy="lossless", out=twin)
+    assert caught.value.code is ExitCode.USAGE
+    assert server.peers == []
+    with av.open(str(clip)) as container:
+        assert container.streams.video[0].frames == RATE
+
+
+async def test_file_that_is_no_video_is_told_in_words(tmp_path: Path) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# A document\n")
+    server = StreamServer()
+    async with stream_server(server):
+        with pytest.raises(CommandError) as caught:
+            await go(server, text)
+    assert caught.value.code is ExitCode.MISSING
+    assert str(caught.value) == f"cannot read {text}: it is no video or picture that is known here"
+
+
+async def test_model_that_is_not_served_is_told_with_those_that_are(pictures: Path) -> None:
+    async with running_gateway(FakeEngine()) as gateway:
+        asked = RunOptions(url=gateway.url, source=str(pictures), model="nope")
+        with pytest.raises(CommandError) as caught:
+            await run_stream(asked, Console(file=StringIO()), Listeners())
+    assert caught.value.code is ExitCode.MISSING
+    text = f"{gateway.url}: no model 'nope' is served there; those that are: fake"
+    assert str(caught.value) == text

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -16,6 +19,7 @@ from engine.manifest import Manifest
 from engine.models.sources import ProgressCallback
 from engine.models.store import ModelStore
 from gateway.cli import app
+from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.models import pull_with_progress
 from gateway.commands.serve import serving_overrides
 
@@ -56,6 +60,14 @@ def test_help_names_commands_and_exit_codes() -> None:
     for command in COMMANDS:
         assert command in result.output
     assert "Exit codes: 0 ok" in result.output
+    assert "130 Ctrl-C (a server that is up ends with 0)" in " ".join(result.output.split())
+
+
+def test_demo_says_its_defaults_and_how_many_frames_it_writes() -> None:
+    shown = " ".join(re.sub("[│╭╮╰╯]", " ", _run("demo", "--help").output).split())
+    assert "How long, with --headless. Default: 10." in shown
+    assert "With --headless: face, street, or a video file. Default: face." in shown
+    assert "write annotated frames to this MP4 file, at most 15 a second of a video." in shown
 
 
 @pytest.mark.parametrize("command", [*COMMANDS[:4], "check-config"])
@@ -285,6 +297,80 @@ def test_demo_without_its_clip_ends_before_anything_is_pulled(home: Path) -> Non
     assert result.exit_code == 3
     assert "--clip: file not found: nope; take face or street, or a video file" in result.stderr
     assert not home.exists() or list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", [["--out", "o.mp4"], ["--clip", "face"], ["--seconds", "3"]])
+def test_demo_with_its_page_refuses_what_is_for_the_headless_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    monkeypatch.chdir(home)
+    result = _run("demo", *option)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {option[0]}: only together with --headless\n"
+    assert list(home.iterdir()) == []
+
+
+@pytest.fixture
+def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that the demo gets; nothing is downloaded, and it ends there."""
+    names: list[str] = []
+
+    def pull(store: ModelStore, wanted: Iterable[str], console: Console) -> None:
+        names.extend(wanted)
+        raise CommandError(ExitCode.FAILED, "enough")
+
+    monkeypatch.setattr("gateway.commands.demo.pull_with_progress", pull)
+    return names
+
+
+@pytest.mark.parametrize("mode", [[], ["--headless"]])
+def test_demo_on_a_taken_port_ends_before_anything_is_pulled(
+    monkeypatch: pytest.MonkeyPatch, pulled: list[str], mode: list[str]
+) -> None:
+    def refuse(host: str, port: int, *, user_timeout_s: float) -> NoReturn:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr("gateway.net.socket_options.open_listeners", refuse)
+    result = _run("demo", *mode, "--port", "8400")
+    assert result.exit_code == 2
+    assert "error: server.port: 8400 on 127.0.0.1 is taken" in result.stderr
+    assert pulled == []
+    assert "enough" in _run("demo", *mode, "--port", "0").stderr
+
+
+def test_demo_never_writes_over_its_clip(
+    home: Path, monkeypatch: pytest.MonkeyPatch, pulled: list[str]
+) -> None:
+    (home / "clips").mkdir()
+    cached, own = home / "clips" / "face.mp4", home / "own.mp4"
+    monkeypatch.chdir(home)
+    for file, clip in ((cached, "face"), (own, str(own)), (own, "own.mp4")):
+        file.write_bytes(b"clip")
+        result = _run("demo", "--headless", "--clip", clip, "--out", str(file))
+        assert result.exit_code == 2
+        assert result.stderr == f"error: --out: {file} is the source itself\n"
+        assert file.read_bytes() == b"clip"
+    assert pulled == []
+
+
+@pytest.mark.parametrize(("command", "what"), [("say", "message"), ("chat", "question")])
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_saying_nothing_is_wrong_usage(command: str, what: str, text: str) -> None:
+    result = _run(command, text)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: the {what} is empty\n"
+
+
+def test_model_that_is_a_file_is_told_how_to_name_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    Path("README.md").write_text("text")
+    for command in (["demo", "--headless", "--model"], ["models", "info"]):
+        result = _run(*command, "README.md")
+        assert result.exit_code == 3
+        assert "named 'README.md' in the catalogue, which has: " in result.stderr
+        assert result.stderr.endswith("; the file is ./README.md\n")
 
 
 def test_an_interrupt_while_the_command_is_imported_is_quiet() -> None:

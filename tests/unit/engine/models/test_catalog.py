@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -50,3 +50,18 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         catalog.model("yolo")
     with pytest.raises(UnknownModel, match=r"'cat'.*face, street"):
         catalog.clip("cat")
+
+
+def test_name_that_is_a_file_or_folder_is_told_how_to_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("yolo.pt").touch()
+    Path("smol").mkdir()
+    catalog = load_catalog()
+    for name, hint in (("yolo.pt", "the file is ./yolo.pt"), ("smol", "the folder is ./smol")):
+        with pytest.raises(UnknownModel, match=rf"which has: .*; {hint}$"):
+            catalog.model(name)
+    for name in ("", "gone", "a" * 300):
+        with pytest.raises(UnknownModel, match=r"smollm2-135m$"):
+            catalog.model(name)

@@ -55,3 +55,28 @@ def test_the_address_is_told_once() -> None:
         told = _told(ConnectError(text))
         assert told.code is ExitCode.CANNOT_CONNECT
         assert str(told).count(URL) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_served", "listed"),
+    [(2, "m0, m1"), (10, "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9")],
+)
+def test_models_that_are_served_are_listed(num_served: int, listed: str) -> None:
+    assert _told_with(num_served) == f"those that are: {listed}"
+
+
+def test_many_models_are_not_all_listed() -> None:
+    listed = "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 3 more; /v1/models lists them"
+    assert _told_with(13) == f"those that are: {listed}"
+
+
+def _told_with(num_served: int) -> str:
+    """What comes after the model that was asked for."""
+    refusal = _refused(RequestProblem(ProblemKind.UNKNOWN_MODEL, "no model 'm'"))
+    served = [f"m{number}" for number in range(num_served)]
+    with (
+        pytest.raises(CommandError) as told,
+        readable_client_errors(URL, "m", served=lambda: served),
+    ):
+        raise refusal
+    return str(told.value).removeprefix(f"{URL}: no model 'm' is served there; ")

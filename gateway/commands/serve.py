@@ -185,7 +185,7 @@ def _listen_error(error: OSError, host: str, port: int) -> CommandError | OSErro
         return CommandError(
             ExitCode.USAGE,
             f"server.port: {port} on {host} is taken; end what listens there or choose another, "
-            f"for example --port {port + 1}",
+            f"for example --port {port + 1 if port < 65_535 else port - 1}",
         )
     if error.errno in (errno.EACCES, errno.EADDRNOTAVAIL):
         return CommandError(ExitCode.USAGE, f"server.host: cannot listen on {host}:{port}: {error}")

@@ -76,7 +76,7 @@ class LagStatistics:
 
     mean_s: float
     max_s: float
-    latest_s: float = 0.0  # mean of the latest samples
+    latest_s: float  # mean of the latest samples
 
     @property
     def lasting_s(self) -> float:

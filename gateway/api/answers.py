@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.net.send_backlog import SendBacklog
 from gateway.net.socket_options import limit_write_buffer
@@ -19,8 +20,6 @@ SMALL_BYTES = 64 * 1024
 COPIES = 2  # the response's, and behind its head that of the transport
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Answers:
@@ -45,10 +44,10 @@ class Answers:
         body = response.body if isinstance(response, web.Response) else None
         if isinstance(body, bytes) and len(body) > SMALL_BYTES and request.transport is not None:
             backlog = SendBacklog(self._send_timeout_s)
-            answer = _Answer(request.path, request.transport, len(body), self._budget, backlog)
+            answer = _Answer(request.path, request.transport, self._budget, backlog)
             self._open.add(answer)
             try:
-                answer.begin()
+                answer.begin(COPIES * len(body))
                 # Until all but what fits into a small buffer is with the kernel; a connection that
                 # is aborted cancels this.
                 await response.prepare(request)
@@ -66,13 +65,11 @@ class _Answer:
         self,
         path: str,
         transport: asyncio.WriteTransport,
-        num_bytes: int,
         budget: OutputBudget,
         backlog: SendBacklog,
     ) -> None:
         self._path = path
         self._transport = transport
-        self._num_bytes = num_bytes
         self._budget = budget
         self._meter = ByteMeter(budget.meter)
         self._backlog = backlog
@@ -81,9 +78,9 @@ class _Answer:
     def size_bytes(self) -> int:
         return self._meter.used
 
-    def begin(self) -> None:
+    def begin(self, num_bytes: int) -> None:
         limit_write_buffer(self._transport)
-        self._meter.add(COPIES * self._num_bytes)
+        self._meter.add(num_bytes)
         self._budget.join(self)
         if self._budget.is_over:
             self._budget.make_room()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from engine.errors import EngineError
 from gateway.errors import ProblemKind, RequestProblem, from_engine_error
 
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from engine.errors import EngineError
 from gateway.api.pages import SECURITY_HEADERS
@@ -16,7 +16,6 @@ from gateway.errors import ProblemKind, RequestProblem, from_engine_error, probl
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _KINDS = {
     400: ProblemKind.INVALID_MESSAGE,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.errors import ProblemKind, RequestProblem
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _INFER = "/v1/infer/{model}"
 _INFER_NAMES = ("annotate", "deadline_ms")

@@ -89,13 +89,14 @@ def _judge(error: Exception) -> tuple[ExitCode, str] | None:
         case EngineError():
             return ExitCode.FAILED, str(error)
         case ModuleNotFoundError() if error.name in _SERVER_MODULES:
-            return ExitCode.MISSING, _install(error.name, "server,cpu")
+            return ExitCode.MISSING, needs_package(error.name, "server,cpu")
         case ModuleNotFoundError() if error.name in _LLM_MODULES:
-            return ExitCode.MISSING, _install(error.name, "server,cpu,llm")
+            return ExitCode.MISSING, needs_package(error.name, "server,cpu,llm")
     return None
 
 
-def _install(module: str, extras: str) -> str:
+def needs_package(module: str, extras: str) -> str:
+    """What to say when one of the extras is not installed."""
     return (
         f"this command needs the package {module}: "
         f"pip install 'clawstream[{extras}]', or '.[{extras}]' in a checkout"

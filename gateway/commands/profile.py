@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from gateway.commands.ask_gateway import DEFAULT_URL, http_address
-from gateway.commands.exits import CommandError, ExitCode
+from gateway.commands.exits import CommandError, ExitCode, needs_package
 from gateway.commands.out_file import check_out_file
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def py_spy_command(pid: int, out: Path, *, seconds: int, rate_hz: int, native: b
     beside_us = Path(sys.executable).parent / "py-spy"
     program = str(beside_us) if os.access(beside_us, os.X_OK) else shutil.which("py-spy")
     if program is None:
-        text = "this command needs the package py-spy: pip install 'clawstream[server,cpu]'"
-        raise CommandError(ExitCode.MISSING, text)
+        raise CommandError(ExitCode.MISSING, needs_package("py-spy", "server,cpu"))
     return [
         program,
         "record",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.config_values import is_loopback
 from gateway.errors import ProblemKind, RequestProblem
 from gateway.net.auth import ANONYMOUS, Keyring, OriginPolicy, TicketBox
 
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gate:

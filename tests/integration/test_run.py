@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from engine.types import Item
-from gateway.client import FrameResult
+from gateway.client import FrameResult, StreamStatistics
 from gateway.commands import run
 from gateway.commands.exits import CommandError, ExitCode
 from gateway.commands.run import Listeners, RunOptions, RunOutcome, run_stream
@@ -264,3 +264,22 @@ async def test_model_that_is_not_served_is_told_with_those_that_are(pictures: Pa
     assert caught.value.code is ExitCode.MISSING
     text = f"{gateway.url}: no model 'nope' is served there; those that are: fake"
     assert str(caught.value) == text
+
+
+def test_ctrl_c_while_the_gateway_is_away_ends_with_130(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = CommandError(ExitCode.CANNOT_CONNECT, "the connection was lost")
+    outcome = RunOutcome(
+        statistics=StreamStatistics(),
+        policy="latest",
+        seconds=1.0,
+        interrupted=True,
+        num_written=0,
+        failure=lost,
+    )
+    asked = RunOptions(url="ws://localhost", source=str(pictures), model="m")
+    with pytest.raises(typer.Exit) as ended:
+        finish(outcome, asked, Console(file=StringIO()))
+    assert ended.value.exit_code == ExitCode.INTERRUPTED
+    assert "error: the connection was lost" in capsys.readouterr().err

@@ -117,9 +117,20 @@ class nothing_left:
 
 
 def child_pids() -> list[int]:
-    """Workers of this process, zombies included; a browser's driver may be a child as well."""
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if not _is_driver(child)]
+    """Workers of this process, zombies included; a browser's driver, and whatever that has
+    started, may be there as well."""
+    ours: list[int] = []
+    foreign: set[int] = set()
+    for child in psutil.Process().children(recursive=True):  # parents come first
+        try:
+            is_foreign = child.ppid() in foreign or _is_driver(child)
+        except psutil.NoSuchProcess:
+            continue  # it is gone by now
+        if is_foreign:
+            foreign.add(child.pid)
+        else:
+            ours.append(child.pid)
+    return ours
 
 
 def _is_driver(process: psutil.Process) -> bool:
